@@ -1,0 +1,154 @@
+/* args.h: what each kernel reads and writes. Shared by the C kernels, the Metal kernels and Python.
+ *
+ * Every kernel binds the batch header first. "rows" in an argument struct is the index of the header
+ * word that holds the number of rows to compute, so that one plan serves every step.
+ * R = rows of the step, S = sequences, L = rows that need logits. Shapes are row-major, innermost last.
+ * Kernel names: the struct's name without mtlq_ and _args; a weight type is a suffix (linear_q4_k). */
+#ifndef MTLQ_ARGS_H
+#define MTLQ_ARGS_H
+
+#ifdef __METAL_VERSION__
+typedef uint uint32_t;
+typedef ulong uint64_t;
+#else
+#include <stdint.h>
+#endif
+
+#define MTLQ_ROWS 0        /* header words */
+#define MTLQ_SEQUENCES 1
+#define MTLQ_LOGIT_ROWS 2
+
+typedef struct mtlq_batch_header {
+    uint32_t num_rows;       /* R */
+    uint32_t num_sequences;  /* S */
+    uint32_t num_logit_rows; /* L */
+    uint32_t reserved[13];
+} mtlq_batch_header;
+
+/* x[R, dim] f32 = table[input_ids[R]] dequantised. Suffix: tensor type.
+ * Bindings: header, input_ids i32[R], table, x. */
+typedef struct mtlq_embed_args {
+    uint32_t dim;
+    uint32_t num_table_rows;
+    uint64_t row_bytes;
+} mtlq_embed_args;
+
+/* Activations to the int8 records that integer linear kernels read (see docs/cpu-arithmetic.md).
+ * Bindings: header, x f32[rows, dim], xq. cpu only. */
+typedef struct mtlq_quantize_args {
+    uint32_t dim;
+    uint32_t rows;
+} mtlq_quantize_args;
+
+/* y[rows, out] (+)= x[rows, in] W[out, in]^T, W in GGUF rows. Suffix: tensor type.
+ * Bindings: header, W, x (f32[rows, in]; on the cpu the records of quantize for quantised types), y f32. */
+typedef struct mtlq_linear_args {
+    uint32_t in_dim;
+    uint32_t out_dim;
+    uint32_t rows;
+    uint32_t accumulate; /* 1: y += */
+    uint64_t row_bytes;  /* of one row of W */
+} mtlq_linear_args;
+
+/* y[rows, dim] = x / sqrt(mean(x^2) + eps) * w[dim].
+ * Bindings: header, x, w f32[dim], y. */
+typedef struct mtlq_rmsnorm_args {
+    uint32_t dim;
+    uint32_t rows;
+    float eps;
+} mtlq_rmsnorm_args;
+
+/* y[rows, dim] = x[indices[rows], dim]. Bindings: header, indices i32[rows], x, y. */
+typedef struct mtlq_gather_args {
+    uint32_t dim;
+    uint32_t rows;
+} mtlq_gather_args;
+
+/* y[rows, dim] = silu(gate) * up. Bindings: header, gate, up, y (y may be gate). */
+typedef struct mtlq_swiglu_args {
+    uint32_t dim;
+    uint32_t rows;
+} mtlq_swiglu_args;
+
+/* Query and key norm, rotary positions, and the append to the K/V cache.
+ * Bindings: header, row_sequence i32[R] (index among the S sequences), positions i32[R],
+ *   sequence_slots i32[S], qg f32[R, H, 2, D] (per head D query lanes then D gate lanes),
+ *   k f32[R, KV, D], v f32[R, KV, D], q_norm f32[D], k_norm f32[D],
+ *   rope f32[max_context, rotary_dim] (rotary_dim/2 cosines then as many sines),
+ *   k_cache, v_cache, q f32[R, H, D] (out).
+ * Cache, f16, tile (slot * max_context + position) / block_tokens:
+ *   K tile [KV, D, block_tokens] (positions innermost), V tile [KV, block_tokens, D]. */
+typedef struct mtlq_rotary_args {
+    uint32_t num_heads;    /* H */
+    uint32_t num_kv_heads; /* KV */
+    uint32_t head_dim;     /* D */
+    uint32_t rotary_dim;   /* lanes j and j + rotary_dim/2 turn together */
+    uint32_t max_context;
+    uint32_t block_tokens;
+    float eps;
+} mtlq_rotary_args;
+
+/* Causal attention over the cache, times sigmoid(gate). o f32[R, H * D].
+ * Bindings: header, query_start_loc i32[S+1], sequence_slots i32[S], batched_kv_valid i32[S]
+ *   (positions cached before this step; row i of a sequence is at kv_valid + i), q f32[R, H, D],
+ *   k_cache, v_cache, qg f32[R, H, 2, D], o, workspace (num_workspace_bytes). */
+typedef struct mtlq_attention_args {
+    uint32_t num_heads;
+    uint32_t num_kv_heads;
+    uint32_t head_dim;
+    uint32_t max_context;
+    uint32_t block_tokens;
+    float scale;
+    uint64_t num_workspace_bytes;
+} mtlq_attention_args;
+
+/* Causal depthwise convolution over 4 tokens, SiLU, then per head of head_dim channels q and k to unit
+ * length (eps on the sum of squares), q also times q_scale. Channels: q heads, k heads, v heads.
+ * The last 3 raw rows of each sequence are read from bank bank[s] and written to the other bank;
+ * at kv_valid == 0 the tail is zero and not read.
+ * Bindings: header, query_start_loc, sequence_slots, batched_kv_valid, bank i32[S],
+ *   u f32[R, C], w f32[4, C] (tap 3 = current token), tails f32 [bank][slot].. [3, C], y f32[R, C]. */
+typedef struct mtlq_conv_args {
+    uint32_t num_channels;  /* C */
+    uint32_t num_key_heads; /* q heads = k heads */
+    uint32_t head_dim;      /* of q and k */
+    float eps;
+    float q_scale;
+    uint32_t reserved;
+    uint64_t bank_stride; /* in floats, between banks of one slot */
+    uint64_t slot_stride; /* in floats */
+} mtlq_conv_args;
+
+/* The gated delta rule, token by token (delta), or in chunks of 32 tokens (delta_chunk).
+ * g = ssm_a * softplus(a + dt_bias), beta = sigmoid(b); value head j reads q/k head j % num_key_heads;
+ *   S = exp(g) S;  d = beta (v - S^T k);  S = S + k d^T;  o = S^T q.
+ * State f32 [dk, dv] per value head, read from bank bank[s], written to the other; zero at kv_valid == 0.
+ * Bindings: header, query_start_loc, sequence_slots, batched_kv_valid, bank,
+ *   y f32[R, C] (q, k, v of conv), a f32[R, hv], b f32[R, hv], ssm_a f32[hv], dt_bias f32[hv],
+ *   states f32 [bank][slot].. [hv, dk, dv], o f32[R, hv * dv]. */
+typedef struct mtlq_delta_args {
+    uint32_t num_key_heads;
+    uint32_t num_value_heads; /* hv */
+    uint32_t key_dim;         /* dk */
+    uint32_t value_dim;       /* dv */
+    uint64_t bank_stride;     /* in floats */
+    uint64_t slot_stride;     /* in floats */
+} mtlq_delta_args;
+
+/* y[rows, heads, dim] = rms(o) * w[dim] * silu(z). Bindings: header, o, z, w f32[dim], y. */
+typedef struct mtlq_gated_norm_args {
+    uint32_t num_heads;
+    uint32_t dim;
+    uint32_t rows;
+    float eps;
+} mtlq_gated_norm_args;
+
+/* ids i32[rows] = index of the largest of logits[rows, :num_valid], the lowest index among equals; NaN never wins.
+ * Bindings: header, logits f32[rows, stride], ids. */
+typedef struct mtlq_argmax_args {
+    uint32_t num_valid;
+    uint32_t stride;
+    uint32_t rows;
+} mtlq_argmax_args;
+
+#endif
