@@ -108,6 +108,8 @@ MTLQ_API void mtlq_buffer_free(mtlq_buffer *buffer);
 MTLQ_API int32_t mtlq_heap_create(mtlq_device *device, uint64_t num_bytes, uint32_t page_bytes,
                                   mtlq_heap **out);
 MTLQ_API uint32_t mtlq_heap_id(const mtlq_heap *heap);
+/* The address of the heap's pages in this process, mapped or not. [any] */
+MTLQ_API int32_t mtlq_heap_contents(mtlq_heap *heap, void **out);
 /* Refused (nothing is freed, MTLQ_E_ARGUMENT) while a sparse buffer still maps one of its pages. [device] */
 MTLQ_API int32_t mtlq_heap_free(mtlq_heap *heap);
 
