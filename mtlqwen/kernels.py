@@ -1,0 +1,267 @@
+"""Which kernel runs an operation of the network on this device, with which arguments.
+
+The argument layouts are those of kernels/args.h; the plan is refused if a size differs.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from .config import ModelConfig
+from .gguf import TensorType
+from .plan import Memory, PlanBuilder, Value
+from .weights import AttentionMixer, DeltaMixer, Tensor
+
+ROWS, SEQUENCES, LOGIT_ROWS = 0, 1, 2  # words of the batch header
+
+FLOAT_TYPES = frozenset({TensorType.F32, TensorType.F16, TensorType.BF16})
+UNIT_EPS = 1e-6  # on the sum of squares of q and k, fixed by the architecture
+
+# One record of `quantize` holds 256 activations of one row (kernels/cpu/quantize.h).
+QUANTIZED_VALUES = 256
+QUANTIZED_BYTES = 448
+
+# Partial results of attention split over the cache (kernels/cpu/attention.c).
+ATTENTION_WORKSPACE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class BatchMemory:
+    """The arrays of one step (docs/architecture.md, "The batch arrays") as operands."""
+
+    header: Memory
+    input_ids: Memory
+    row_sequence: Memory
+    positions: Memory
+    query_start_loc: Memory
+    sequence_slots: Memory
+    batched_kv_valid: Memory
+    bank: Memory
+    state: Memory
+    logit_rows: Memory
+
+
+@dataclass(frozen=True)
+class AttentionCache:
+    """K and V of one layer for every slot: [slot, max_context] positions in tiles of block_tokens."""
+
+    keys: Memory
+    values: Memory
+
+
+@dataclass(frozen=True)
+class DeltaState:
+    """GDN state and conv tail of one layer, at [bank 0][slot 0]; strides in floats."""
+
+    states: Memory
+    tails: Memory
+    state_bank_stride: int
+    state_slot_stride: int
+    tail_bank_stride: int
+    tail_slot_stride: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one step may hold."""
+
+    pass_tokens: int
+    max_logit_rows: int
+    max_context: int
+    block_tokens: int
+
+
+class CpuKernels:
+    """Operations of the network as dispatches for the cpu device.
+
+    Quantised matrices read int8 activations: `linear` quantises its input once, however many matrices
+    read it.
+    """
+
+    def __init__(self, plan: PlanBuilder, config: ModelConfig, batch: BatchMemory, limits: Limits):
+        self.plan = plan
+        self.config = config
+        self.batch = batch
+        self.limits = limits
+        self._quantized: dict[Value, Value] = {}
+
+    def embed(self, table: Tensor) -> Value:
+        num_rows, dim = table.shape
+        x = self._value(ROWS, dim)
+        args = struct.pack("=IIQ", dim, num_rows, table.row_bytes)
+        self._run(f"embed_{table.type.name.lower()}", args, self.batch.input_ids, table, x, out=(x,))
+        return x
+
+    def rmsnorm(self, x: Value, weight: Tensor) -> Value:
+        y = self._value(x.rows, x.dim)
+        args = struct.pack("=IIf", x.dim, x.rows, self.config.norm_eps)
+        self._run("rmsnorm", args, x, weight, y, out=(y,))
+        return y
+
+    def linear(
+        self, x: Value, weight: Tensor, *, add_to: Value | None = None, out: Memory | None = None
+    ) -> Value:
+        """x W^T, or add_to += x W^T in place; `out` puts the result in memory that outlives the step."""
+        out_dim, in_dim = weight.shape
+        y = add_to or self._value(x.rows, out_dim)
+        target = out or y
+        source = x if weight.type in FLOAT_TYPES else self._quantize(x)
+        args = struct.pack("=IIIIQ", in_dim, out_dim, x.rows, add_to is not None, weight.row_bytes)
+        kernel = f"linear_{weight.type.name.lower()}"
+        self._run(kernel, args, weight, source, target, out=(target,), label=f"{kernel} {out_dim}x{in_dim}")
+        return y
+
+    def gather_logit_rows(self, x: Value) -> Value:
+        y = self._value(LOGIT_ROWS, x.dim)
+        args = struct.pack("=II", x.dim, LOGIT_ROWS)
+        self._run("gather", args, self.batch.logit_rows, x, y, out=(y,))
+        return y
+
+    def swiglu(self, gate: Value, up: Value) -> Value:
+        y = self._value(gate.rows, gate.dim)
+        self._run("swiglu", struct.pack("=II", gate.dim, gate.rows), gate, up, y, out=(y,))
+        return y
+
+    def rotary(
+        self, qg: Value, k: Value, v: Value, mixer: AttentionMixer, rope: Memory, cache: AttentionCache
+    ) -> Value:
+        """Norms and turns q and k, appends k and v to the cache; returns q."""
+        c, batch = self.config, self.batch
+        q = self._value(ROWS, c.num_heads * c.head_dim)
+        args = struct.pack(
+            "=IIIIIIf",
+            c.num_heads,
+            c.num_kv_heads,
+            c.head_dim,
+            c.rotary_dim,
+            self.limits.max_context,
+            self.limits.block_tokens,
+            c.norm_eps,
+        )
+        operands = (
+            batch.row_sequence,
+            batch.positions,
+            batch.sequence_slots,
+            qg,
+            k,
+            v,
+            mixer.query_norm,
+            mixer.key_norm,
+            rope,
+            cache.keys,
+            cache.values,
+            q,
+        )
+        self._run("rotary", args, *operands, out=(cache.keys, cache.values, q))
+        return q
+
+    def attention(self, q: Value, qg: Value, cache: AttentionCache) -> Value:
+        """Causal attention over the cache, times the sigmoid of qg's gate lanes."""
+        c, batch = self.config, self.batch
+        o = self._value(ROWS, c.num_heads * c.head_dim)
+        workspace = self.plan.value(ROWS, 0, ATTENTION_WORKSPACE_BYTES)
+        args = struct.pack(
+            "=IIIIIfQ",
+            c.num_heads,
+            c.num_kv_heads,
+            c.head_dim,
+            self.limits.max_context,
+            self.limits.block_tokens,
+            c.head_dim**-0.5,
+            workspace.num_bytes,
+        )
+        operands = (
+            batch.query_start_loc,
+            batch.sequence_slots,
+            batch.batched_kv_valid,
+            q,
+            cache.keys,
+            cache.values,
+            qg,
+            o,
+            workspace,
+        )
+        self._run("attention", args, *operands, out=(o, workspace))
+        return o
+
+    def conv(self, u: Value, mixer: DeltaMixer, state: DeltaState) -> Value:
+        """Causal convolution and SiLU over q, k, v channels; q and k to unit length."""
+        c = self.config
+        y = self._value(ROWS, c.num_channels)
+        args = struct.pack(
+            "=IIIffIQQ",
+            c.num_channels,
+            c.num_key_heads,
+            c.key_dim,
+            UNIT_EPS,
+            c.key_dim**-0.5,
+            0,
+            state.tail_bank_stride,
+            state.tail_slot_stride,
+        )
+        operands = (*self._sequences(), u, mixer.conv, state.tails, y)
+        self._run("conv", args, *operands, out=(state.tails, y))
+        return y
+
+    def delta(self, qkv: Value, a: Value, b: Value, mixer: DeltaMixer, state: DeltaState) -> Value:
+        """The gated delta rule over each sequence's rows."""
+        c = self.config
+        o = self._value(ROWS, c.num_value_heads * c.value_dim)
+        args = struct.pack(
+            "=IIIIQQ",
+            c.num_key_heads,
+            c.num_value_heads,
+            c.key_dim,
+            c.value_dim,
+            state.state_bank_stride,
+            state.state_slot_stride,
+        )
+        operands = (*self._sequences(), qkv, a, b, mixer.decay, mixer.dt_bias, state.states, o)
+        self._run("delta", args, *operands, out=(state.states, o))
+        return o
+
+    def gated_norm(self, o: Value, z: Value, weight: Tensor) -> Value:
+        c = self.config
+        y = self._value(o.rows, o.dim)
+        args = struct.pack("=IIIf", c.num_value_heads, c.value_dim, o.rows, c.norm_eps)
+        self._run("gated_norm", args, o, z, weight, y, out=(y,))
+        return y
+
+    def argmax(self, logits: Memory, ids: Memory) -> None:
+        c = self.config
+        args = struct.pack("=III", c.num_tokens, c.num_vocab_rows, LOGIT_ROWS)
+        self._run("argmax", args, logits, ids, out=(ids,))
+
+    def _quantize(self, x: Value) -> Value:
+        if x not in self._quantized:
+            capacity = self._capacity(x.rows)
+            num_records = -(-x.dim // QUANTIZED_VALUES) * capacity
+            record = self.plan.value(x.rows, x.dim, num_records * QUANTIZED_BYTES)
+            self._run("quantize", struct.pack("=II", x.dim, x.rows), x, record, out=(record,))
+            self._quantized[x] = record
+        return self._quantized[x]
+
+    def _sequences(self) -> tuple[Memory, ...]:
+        batch = self.batch
+        return batch.query_start_loc, batch.sequence_slots, batch.batched_kv_valid, batch.bank
+
+    def _value(self, rows: int, dim: int) -> Value:
+        return self.plan.value(rows, dim, 4 * dim * self._capacity(rows))
+
+    def _capacity(self, rows: int) -> int:
+        return self.limits.max_logit_rows if rows == LOGIT_ROWS else self.limits.pass_tokens
+
+    def _run(
+        self,
+        kernel: str,
+        args: bytes,
+        *operands: Value | Memory | Tensor,
+        out: tuple[Value | Memory, ...],
+        label: str = "",
+    ) -> None:
+        bound = [
+            Memory(operand.buffer, operand.offset_bytes) if isinstance(operand, Tensor) else operand
+            for operand in operands
+        ]
+        self.plan.dispatch(kernel, args, [self.batch.header, *bound], out, label)
