@@ -1,0 +1,280 @@
+"""A model on a device: its memory, and one submission per step."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from .config import ModelConfig, validate_tensors
+from .device import Buffer, Device, Heap, Plan
+from .errors import MtlqError
+from .gguf import GGUF, open_gguf
+from .kernels import AttentionCache, BatchMemory, CpuKernels, DeltaState, Limits
+from .model import ModelMemory, forward
+from .plan import Memory, PlanBuilder
+from .weights import Weights
+
+NUM_BANKS = 2
+CONV_TAIL_ROWS = 3  # raw rows that a convolution over 4 tokens remembers
+
+
+@dataclass(frozen=True)
+class BatchArrays:
+    """Host views of the arrays that describe one step (R rows, S sequences)."""
+
+    header: npt.NDArray[np.uint32]  # num_rows, num_sequences, num_logit_rows
+    input_ids: npt.NDArray[np.int32]  # [R]
+    row_sequence: npt.NDArray[np.int32]  # [R] index among the S sequences
+    positions: npt.NDArray[np.int32]  # [R]
+    query_start_loc: npt.NDArray[np.int32]  # [S + 1]
+    sequence_slots: npt.NDArray[np.int32]  # [S]
+    batched_kv_valid: npt.NDArray[np.int32]  # [S]
+    bank: npt.NDArray[np.int32]  # [S] bank that holds the slot's state before the step
+    state: npt.NDArray[np.int32]  # [S] offset into the candidates, or UNBOUND
+    logit_rows: npt.NDArray[np.int32]  # [L] rows whose logits are wanted
+
+
+class Runner:
+    """Runs packed batches. Bundles are mapped by the caller's map operations, banks flipped by it too.
+
+    Nothing is committed for slots and context that are not used: the K/V buffers are address space, GDN
+    banks are touched on first use.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        model: str | Path | GGUF,
+        *,
+        max_slots: int = 8,
+        max_context: int = 65_536,
+        pass_tokens: int = 128,
+        block_tokens: int = 128,
+    ):
+        if max_context % block_tokens:
+            raise MtlqError(
+                f"max_context {max_context} is not a multiple of block_tokens {block_tokens}; "
+                f"use {-(-max_context // block_tokens) * block_tokens}"
+            )
+        self.device = device
+        self.gguf = model if isinstance(model, GGUF) else open_gguf(model)
+        self.config = ModelConfig.from_gguf(self.gguf)
+        validate_tensors(self.gguf, self.config)
+        self.max_slots = max_slots
+        self.max_context = max_context
+        self.pass_tokens = pass_tokens
+        self.block_tokens = block_tokens
+        self.max_logit_rows = pass_tokens
+        self.model_id = _identity(self.gguf)
+        self._buffers: list[Buffer] = []
+        self._heaps: dict[int, tuple[Heap, int]] = {}  # id -> heap, number of bundles
+        self._create_caches()
+        self._create_banks()
+        self._create_outputs()
+        self.weights = Weights(device, self.gguf, self.config)
+        self.plan, self.labels = self._build_plan()
+        self.device_ns = 0
+
+    def close(self) -> None:
+        """Frees everything on the device, and closes the file if this runner opened it."""
+        self.plan.free()
+        self.weights.close()
+        for buffer in self._buffers:
+            buffer.free()
+        for heap, _ in self._heaps.values():
+            heap.free()
+        self._buffers.clear()
+        self._heaps.clear()
+
+    def run(self, map_ops: npt.NDArray[np.void] | None = None) -> None:
+        """One step over what `batch` holds; then `logits` and `argmax` hold num_logit_rows rows."""
+        ticket = self.device.submit((self.plan,), map_ops)
+        self.device.wait(ticket)
+        self.device_ns = self.device.ticket_time(ticket)
+
+    # ---- K/V bundles ---------------------------------------------------------------------------
+
+    @property
+    def num_tiles(self) -> int:
+        """Tiles of a bundle: K and V of every attention layer."""
+        return len(self.cache_buffers)
+
+    @property
+    def pages_per_tile(self) -> int:
+        return self.tile_bytes // self.page_bytes
+
+    @property
+    def bundle_bytes(self) -> int:
+        return self.num_tiles * self.tile_bytes
+
+    def new_heap(self, num_bundles: int) -> int:
+        """A chunk of physical memory; tile t of bundle b is at page (t * num_bundles + b) * pages_per_tile."""
+        heap = self.device.heap(num_bundles * self.bundle_bytes, self.page_bytes)
+        self._heaps[heap.id] = heap, num_bundles
+        return heap.id
+
+    def free_heap(self, heap_id: int) -> None:
+        heap, _ = self._heaps.pop(heap_id)
+        heap.free()
+
+    def bundle_view(self, heap_id: int, bundle: int) -> list[npt.NDArray[np.uint8]]:
+        """The bytes of each tile of a bundle."""
+        heap, num_bundles = self._heaps[heap_id]
+        return [
+            heap.array(np.uint8, (self.tile_bytes,), (tile * num_bundles + bundle) * self.tile_bytes)
+            for tile in range(self.num_tiles)
+        ]
+
+    # ---- GDN state -----------------------------------------------------------------------------
+
+    def save_state(self, slot: int, bank: int, out: npt.NDArray[np.uint8]) -> None:
+        """Copies a slot's GDN state and conv tails to `out` [state_bytes]."""
+        states, tails = self._slab(slot, bank)
+        out[: states.nbytes] = states
+        out[states.nbytes :] = tails
+
+    def load_state(self, slot: int, bank: int, source: npt.NDArray[np.uint8]) -> None:
+        states, tails = self._slab(slot, bank)
+        states[:] = source[: states.nbytes]
+        tails[:] = source[states.nbytes :]
+
+    def _slab(self, slot: int, bank: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+        index = bank * self.max_slots + slot
+        return (
+            self._states.array(np.uint8, (self._slot_state_bytes,), index * self._slot_state_bytes),
+            self._tails.array(np.uint8, (self._slot_tail_bytes,), index * self._slot_tail_bytes),
+        )
+
+    # ---- construction --------------------------------------------------------------------------
+
+    def _buffer(self, num_bytes: int) -> Buffer:
+        buffer = self.device.buffer(max(num_bytes, 4))
+        self._buffers.append(buffer)
+        return buffer
+
+    def _create_caches(self) -> None:
+        c = self.config
+        self.tile_bytes = self.block_tokens * c.num_kv_heads * c.head_dim * 2
+        fitting = [n for n in self.device.info.sparse_page_bytes if self.tile_bytes % n == 0]
+        if not fitting:
+            raise MtlqError(
+                f"a K/V tile of {self.block_tokens} tokens is {self.tile_bytes} bytes, no multiple of the "
+                f"device's pages {self.device.info.sparse_page_bytes}; use larger blocks"
+            )
+        self.page_bytes = max(fitting)
+        cache_bytes = self.max_slots * self.max_context // self.block_tokens * self.tile_bytes
+        num_caches = 2 * c.layer_kinds.count("attention")
+        self._caches = [self.device.sparse(cache_bytes, self.page_bytes) for _ in range(num_caches)]
+        self._buffers += self._caches
+        self.cache_buffers = [cache.id for cache in self._caches]
+
+    def _create_banks(self) -> None:
+        c = self.config
+        self._num_delta_layers = c.layer_kinds.count("delta")
+        self._layer_state = c.num_value_heads * c.key_dim * c.value_dim  # floats
+        self._layer_tail = CONV_TAIL_ROWS * c.num_channels  # floats
+        self._slot_state_bytes = 4 * self._num_delta_layers * self._layer_state
+        self._slot_tail_bytes = 4 * self._num_delta_layers * self._layer_tail
+        self.state_bytes = self._slot_state_bytes + self._slot_tail_bytes
+        self._states = self._buffer(NUM_BANKS * self.max_slots * self._slot_state_bytes)
+        self._tails = self._buffer(NUM_BANKS * self.max_slots * self._slot_tail_bytes)
+
+    def _create_outputs(self) -> None:
+        shape = (self.max_logit_rows, self.config.num_vocab_rows)
+        self._logits = self._buffer(4 * shape[0] * shape[1])
+        self._argmax = self._buffer(4 * self.max_logit_rows)
+        self.logits = self._logits.array(np.float32, shape)
+        self.argmax = self._argmax.array(np.int32, (self.max_logit_rows,))
+
+    def _create_batch(self) -> BatchMemory:
+        rows, slots = self.pass_tokens, self.max_slots
+        lengths = {
+            "header": 16,
+            "input_ids": rows,
+            "row_sequence": rows,
+            "positions": rows,
+            "query_start_loc": slots + 1,
+            "sequence_slots": slots,
+            "batched_kv_valid": slots,
+            "bank": slots,
+            "state": slots,
+            "logit_rows": self.max_logit_rows,
+        }
+        offsets = np.cumsum([0, *(-(-4 * n // 64) * 64 for n in lengths.values())])
+        buffer = self._buffer(int(offsets[-1]))
+        arrays, operands = {}, {}
+        for (name, length), offset in zip(lengths.items(), map(int, offsets), strict=False):
+            dtype = np.uint32 if name == "header" else np.int32
+            arrays[name] = buffer.array(dtype, (length,), offset)
+            operands[name] = Memory(buffer, offset)
+        self.batch = BatchArrays(**arrays)
+        return BatchMemory(**operands)
+
+    def _create_rope(self) -> Memory:
+        """cos and sin of position * theta^(-2j / rotary_dim), rounded once from double."""
+        c = self.config
+        half = c.rotary_dim // 2
+        buffer = self._buffer(4 * self.max_context * c.rotary_dim)
+        table = buffer.array(np.float32, (self.max_context, c.rotary_dim))
+        frequency = c.rope_theta ** (-2.0 * np.arange(half) / c.rotary_dim)
+        for start in range(0, self.max_context, 4096):  # bounds the temporaries
+            rows = table[start : start + 4096]
+            angle = np.arange(start, start + len(rows))[:, None] * frequency
+            rows[:, :half] = np.cos(angle)
+            rows[:, half:] = np.sin(angle)
+        return Memory(buffer)
+
+    def _build_plan(self) -> tuple[Plan, list[str]]:
+        builder = PlanBuilder(self.device)
+        limits = Limits(self.pass_tokens, self.max_logit_rows, self.max_context, self.block_tokens)
+        kernels = CpuKernels(builder, self.config, self._create_batch(), limits)
+        memory = ModelMemory(
+            rope=self._create_rope(),
+            layers=self._layer_memory(),
+            logits=Memory(self._logits, 0, "logits"),
+            argmax=Memory(self._argmax, 0, "argmax"),
+        )
+        forward(kernels, self.weights, memory)
+        plan, scratch = builder.build()
+        self._buffers.append(scratch)
+        return plan, builder.labels
+
+    def _layer_memory(self) -> list[AttentionCache | DeltaState]:
+        layers: list[AttentionCache | DeltaState] = []
+        num_attention = num_delta = 0
+        state_slot = self._num_delta_layers * self._layer_state
+        tail_slot = self._num_delta_layers * self._layer_tail
+        for index, kind in enumerate(self.config.layer_kinds):
+            if kind == "attention":
+                keys, values = self._caches[2 * num_attention : 2 * num_attention + 2]
+                layers.append(
+                    AttentionCache(Memory(keys, 0, ("k", index)), Memory(values, 0, ("v", index)))
+                )
+                num_attention += 1
+            else:
+                layers.append(
+                    DeltaState(
+                        Memory(self._states, 4 * num_delta * self._layer_state, ("state", index)),
+                        Memory(self._tails, 4 * num_delta * self._layer_tail, ("tail", index)),
+                        state_bank_stride=self.max_slots * state_slot,
+                        state_slot_stride=state_slot,
+                        tail_bank_stride=self.max_slots * tail_slot,
+                        tail_slot_stride=tail_slot,
+                    )
+                )
+                num_delta += 1
+        return layers
+
+
+def _identity(gguf: GGUF) -> bytes:
+    """A digest of what decides the numbers of a model: tensor table and a sample of every tensor."""
+    digest = hashlib.sha256()
+    for info in gguf.tensors.values():
+        digest.update(f"{info.name} {info.type} {info.shape} {info.num_bytes}\n".encode())
+        shard = gguf.shards[info.shard]
+        digest.update(shard[info.offset_bytes : info.offset_bytes + min(info.num_bytes, 4096)])
+    return digest.digest()
