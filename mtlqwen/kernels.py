@@ -109,7 +109,10 @@ class CpuKernels:
         source = x if weight.type in FLOAT_TYPES else self._quantize(x)
         args = struct.pack("=IIIIQ", in_dim, out_dim, x.rows, add_to is not None, weight.row_bytes)
         kernel = f"linear_{weight.type.name.lower()}"
-        self._run(kernel, args, weight, source, target, out=(target,), label=f"{kernel} {out_dim}x{in_dim}")
+        self._run(
+            kernel, args, weight, source, target, out=(target,), label=f"{kernel} {out_dim}x{in_dim}"
+        )
+        self._quantized.pop(y, None)  # what was quantised of y is no longer y
         return y
 
     def gather_logit_rows(self, x: Value) -> Value:

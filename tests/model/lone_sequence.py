@@ -1,0 +1,81 @@
+"""Drives a Runner with one sequence and no engine: bundles mapped ahead, banks flipped by hand."""
+
+import numpy as np
+
+from mtlqwen import abi
+from mtlqwen.runner import Runner
+
+
+class LoneSequence:
+    """A sequence in one slot; `feed` runs tokens and returns their logits [len(ids), num_vocab_rows]."""
+
+    def __init__(self, runner: Runner, slot: int = 0, max_tokens: int = 1024):
+        self.runner = runner
+        self.slot = slot
+        self.kv_valid = 0
+        self.bank = 0
+        num_bundles = -(-max_tokens // runner.block_tokens)
+        self.heap = runner.new_heap(num_bundles)
+        self._map(abi.MAP, num_bundles)
+        self.num_bundles = num_bundles
+
+    def close(self) -> None:
+        self._map(abi.UNMAP, self.num_bundles)
+        self.runner.free_heap(self.heap)
+
+    def _map(self, kind: int, num_bundles: int) -> None:
+        runner = self.runner
+        ops = np.zeros(runner.num_tiles, abi.MAP_OP)
+        for tile, op in enumerate(ops):
+            op["kind"] = kind
+            op["buffer"] = runner.cache_buffers[tile]
+            op["heap"] = self.heap if kind == abi.MAP else abi.NO_ID
+            op["page"] = (
+                self.slot * runner.max_context // runner.block_tokens * runner.pages_per_tile
+            )
+            op["heap_page"] = tile * num_bundles * runner.pages_per_tile if kind == abi.MAP else 0
+            op["num_pages"] = num_bundles * runner.pages_per_tile
+        runner.device.map(ops)
+
+    def feed(self, ids, pieces=None) -> np.ndarray:
+        """Runs `ids` in passes of the given sizes (default: as few as possible)."""
+        rows = []
+        for piece in _cut(list(ids), pieces, self.runner.pass_tokens):
+            run_batch(self.runner, [(self, piece)])
+            rows.append(self.runner.logits[: len(piece)].copy())
+        return np.concatenate(rows)
+
+    def state(self) -> np.ndarray:
+        out = np.empty(self.runner.state_bytes, np.uint8)
+        self.runner.save_state(self.slot, self.bank, out)
+        return out
+
+
+def run_batch(runner: Runner, work) -> None:
+    """One step over [(sequence, ids)], logits for every row."""
+    batch, row = runner.batch, 0
+    for index, (sequence, ids) in enumerate(work):
+        rows = slice(row, row + len(ids))
+        batch.query_start_loc[index] = row
+        batch.input_ids[rows] = ids
+        batch.row_sequence[rows] = index
+        batch.positions[rows] = sequence.kv_valid + np.arange(len(ids))
+        batch.sequence_slots[index] = sequence.slot
+        batch.batched_kv_valid[index] = sequence.kv_valid
+        batch.bank[index] = sequence.bank
+        row += len(ids)
+    batch.query_start_loc[len(work)] = row
+    batch.logit_rows[:row] = np.arange(row)
+    batch.header[:3] = row, len(work), row
+    runner.run()
+    for sequence, ids in work:
+        sequence.kv_valid += len(ids)
+        sequence.bank ^= 1
+
+
+def _cut(ids, pieces, most):
+    if pieces is None:
+        pieces = [most] * (len(ids) // most) + [len(ids) % most] * (len(ids) % most > 0)
+    for size in pieces:
+        yield ids[:size]
+        ids = ids[size:]
