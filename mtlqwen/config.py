@@ -53,8 +53,8 @@ class ModelConfig:
         """
         if gguf.architecture != "qwen35":
             raise ModelError(
-                f"{gguf.path} is a DFlash drafter ({gguf.architecture!r}), which proposes tokens for a"
-                " target model and cannot run alone; give the target as the model"
+                f"{gguf.path} is a DFlash drafter ({gguf.architecture!r}), which proposes tokens"
+                " for a target model and cannot run alone; give the target as the model"
             )
         keys = _Keys(gguf)
         num_layers = _num_trunk_layers(keys)
@@ -131,12 +131,12 @@ def is_always_f32(name: str, shape: tuple[int, ...]) -> bool:
 
 
 def validate_tensors(gguf: GGUF, config: ModelConfig) -> None:
-    """Raise ModelError unless the file holds exactly the tensors of the network, MTP blocks apart."""
+    """Raise ModelError unless the file holds the network's tensors, and no others but MTP blocks."""
     expected = expected_tensors(config)
     if "blk.0.attn_norm.weight" not in gguf.tensors:
         raise ModelError(
-            f"{gguf.path} has no blk.0.attn_norm.weight: it holds an MTP block or a part of a model,"
-            " not a whole one; open the main model's file"
+            f"{gguf.path} has no blk.0.attn_norm.weight: it holds an MTP block or a part of a"
+            " model, not a whole one; open the main model's file"
         )
     for name, shape in expected.items():
         info = gguf.tensors.get(name)
@@ -310,7 +310,8 @@ def _num_tokens(gguf: GGUF, num_rows: int) -> int:
     count = len(tokens)
     if count > num_rows:
         raise ModelError(
-            f"{gguf.path}: the vocabulary has {count} tokens, the embedding table only {num_rows} rows"
+            f"{gguf.path}: the vocabulary has {count} tokens, but the embedding table has"
+            f" {num_rows} rows"
         )
     types = gguf.metadata.get("tokenizer.ggml.token_type")
     if isinstance(types, np.ndarray) and len(types) == count:

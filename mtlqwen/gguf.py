@@ -1,22 +1,38 @@
-"""GGUF models: where each tensor lies in the mapped files, and the metadata."""
+"""GGUF models: where each tensor lies in the mapped files, and the metadata; writing them."""
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import re
+import secrets
+import shutil
 import stat
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .errors import ModelError
-from .gguf_format import TensorInfo, TensorType
+from .gguf_format import (
+    DEFAULT_ALIGNMENT,
+    MAGIC,
+    SCALARS,
+    VERSION,
+    TensorInfo,
+    TensorType,
+    ValueType,
+)
 from .gguf_header import Header
 
-__all__ = ["ARCHITECTURES", "GGUF", "TensorInfo", "TensorType", "open_gguf"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["ARCHITECTURES", "GGUF", "GGUFWriter", "TensorInfo", "TensorType", "open_gguf"]
 
 ARCHITECTURES = ("qwen35", "dflash")
 
@@ -60,12 +76,10 @@ class GGUF:
     def close(self) -> None:
         """Unmap the files; where arrays of them are still alive, that happens with the last one."""
         for shard in self.shards:
-            try:
+            with contextlib.suppress(BufferError):
                 shard.close()
-            except BufferError:
-                pass
 
-    def __enter__(self) -> GGUF:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -171,3 +185,129 @@ def _check_shard(path: Path, metadata: dict[str, Any], index: int, count: int) -
             f"{path} should be split file {index} of {count}, but its metadata says"
             f" {found[0]} of {found[1]}; download the files again"
         )
+
+
+class GGUFWriter:
+    """Writes a model tensor by tensor; the file appears under its name only when it is whole.
+
+    `metadata` values are encoded by their Python or NumPy type (int is u32, float f32; NumPy
+    scalars and arrays say more); bytes are a value that is already encoded. `tensors` gives type
+    and row-major shape of each tensor, in file order. Leaving the `with` block by an exception
+    leaves no file. ModelError with the numbers if the file cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        metadata: Mapping[str, Any],
+        tensors: Mapping[str, tuple[TensorType, tuple[int, ...]]],
+    ):
+        self.path = Path(path)
+        self._temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.tmp")
+        self._sizes = {
+            name: prod(shape[:-1]) * type_.row_bytes(shape[-1])
+            for name, (type_, shape) in tensors.items()
+        }
+        self._header = _encode_header(metadata, tensors, self._sizes)
+        self.num_bytes = len(self._header) + sum(map(_aligned, self._sizes.values()))
+        self._pending = list(self._sizes)[::-1]
+        self._written = 0  # bytes of the current tensor
+
+    def write(self, name: str, rows: np.ndarray) -> None:
+        """Append rows (u8 [n, row_bytes]) of a tensor; tensors come in the order of the header."""
+        if not self._pending or self._pending[-1] != name:
+            expected = self._pending[-1] if self._pending else "nothing"
+            raise ValueError(f"tensor {name!r} is out of order; {expected} comes next")
+        self._append(np.ascontiguousarray(rows).data)
+        self._written += rows.nbytes
+        size = self._sizes[name]
+        if self._written > size:
+            raise ValueError(f"tensor {name!r} has {size} bytes, not {self._written}")
+        if self._written == size:
+            self._append(bytes(_aligned(size) - size))
+            self._pending.pop()
+            self._written = 0
+
+    def __enter__(self) -> Self:
+        try:
+            self._file = open(self._temporary, "xb")  # noqa: SIM115
+            self._file.write(self._header)
+        except OSError as error:
+            self._temporary.unlink(missing_ok=True)
+            raise self._failure(error) from error
+        return self
+
+    def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
+        try:
+            with self._file:
+                if exc_type is None:
+                    self._file.flush()
+                    os.fsync(self._file.fileno())
+            if exc_type is None:
+                if self._pending:
+                    raise ValueError(f"tensor {self._pending[-1]!r} was not written")
+                os.replace(self._temporary, self.path)
+        except OSError as error:
+            raise self._failure(error) from error
+        finally:
+            self._temporary.unlink(missing_ok=True)
+
+    def _append(self, data: bytes | memoryview) -> None:
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: OSError) -> ModelError:
+        try:
+            free = f"{shutil.disk_usage(self.path.parent).free} bytes are free there"
+        except OSError:
+            free = "its directory cannot be read"
+        return ModelError(
+            f"cannot write {self.path}: {error.strerror}; it takes {self.num_bytes} bytes, {free}"
+        )
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT
+
+
+def _encode_header(
+    metadata: Mapping[str, Any],
+    tensors: Mapping[str, tuple[TensorType, tuple[int, ...]]],
+    sizes: Mapping[str, int],
+) -> bytes:
+    parts = [MAGIC, struct.pack("<IQQ", VERSION, len(tensors), len(metadata))]
+    for key, value in metadata.items():
+        parts += [_encode_string(key), _encode_value(value)]
+    offset = 0
+    for name, (type_, shape) in tensors.items():
+        dims = struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
+        parts += [_encode_string(name), dims, struct.pack("<IQ", type_, offset)]
+        offset += _aligned(sizes[name])
+    header = b"".join(parts)
+    return header + bytes(_aligned(len(header)) - len(header))
+
+
+def _encode_string(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def _encode_value(value: Any) -> bytes:
+    """Type and value as a file has them."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return struct.pack("<I", ValueType.STRING) + _encode_string(value)
+    if isinstance(value, np.ndarray | np.generic):
+        type_ = next(t for t, dtype in SCALARS.items() if dtype == value.dtype)
+        prefix = struct.pack("<I", type_)
+        if isinstance(value, np.ndarray):
+            prefix = struct.pack("<IIQ", ValueType.ARRAY, type_, len(value))
+        return prefix + value.tobytes()
+    if isinstance(value, Sequence):
+        prefix = struct.pack("<IIQ", ValueType.ARRAY, ValueType.STRING, len(value))
+        return prefix + b"".join(map(_encode_string, value))
+    dtype = {bool: np.bool_, int: np.uint32, float: np.float32}[type(value)]
+    return _encode_value(dtype(value))

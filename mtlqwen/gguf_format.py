@@ -1,7 +1,7 @@
 """What a GGUF file is made of: types of tensors and of metadata values.
 
-Format: little endian; magic "GGUF", version u32, tensor count u64, key count u64; the keys (name, type,
-value); the tensors (name, dimensions innermost first, type, offset); then the aligned data.
+Format: little endian; magic "GGUF", version u32, tensor count u64, key count u64; the keys (name,
+type, value); the tensors (name, dimensions innermost first, type, offset); then the aligned data.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The header of one GGUF file, read without trusting it.
 
-Every count, length and offset is checked against the file before it is used; damage raises ModelError
-with the file, the byte and the numbers.
+Every count, length and offset is checked against the file before it is used; damage raises
+ModelError with the file, the byte and the numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .gguf_format import (
     ValueType,
 )
 
-# Far above any real file (27B: 866 tensors, 40 keys, 248,320 tokens), so a hostile count stops early.
+# Far above any real file (27B: 866 tensors, 40 keys, 248,320 tokens): a hostile count stops early.
 MAX_TENSORS = MAX_KEYS = 1 << 16
 MAX_ARRAY_ITEMS = 1 << 24
 MAX_NAME_BYTES = 1 << 16
@@ -57,23 +57,25 @@ class StringArray(Sequence[str]):
             return [self[i] for i in range(*index.indices(len(self)))]
         position = range(len(self))[index]
         begin, end = self._offsets[position : position + 2].tolist()
-        return self._decode(self._shard[begin + 8 : end], position)
+        try:
+            return self._shard[begin + 8 : end].decode()
+        except UnicodeDecodeError as error:
+            raise self._bad_text(position) from error
 
     def __iter__(self) -> Iterator[str]:
-        offsets = self._offsets.tolist()
-        base = offsets[0]
-        data = self._shard[base : offsets[-1]]
-        for i in range(len(self)):
-            yield self._decode(data[offsets[i] - base + 8 : offsets[i + 1] - base], i)
+        base = int(self._offsets[0])
+        data = self._shard[base : int(self._offsets[-1])]
+        for i, (begin, end) in enumerate(pairwise((self._offsets - base).tolist())):
+            try:
+                yield data[begin + 8 : end].decode()
+            except UnicodeDecodeError as error:
+                raise self._bad_text(i) from error
 
-    def _decode(self, raw: bytes, index: int) -> str:
-        try:
-            return raw.decode()
-        except UnicodeDecodeError as error:
-            raise ModelError(
-                f"{self._label}[{index}] is not valid UTF-8 (byte {error.start} of {len(raw)});"
-                " the file is damaged: download or convert it again"
-            ) from None
+    def _bad_text(self, index: int) -> ModelError:
+        return ModelError(
+            f"{self._label}[{index}] is not valid UTF-8;"
+            " the file is damaged: download or convert it again"
+        )
 
 
 class Header:
