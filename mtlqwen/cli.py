@@ -1,0 +1,90 @@
+"""The `mtlqwen` command: finds the subcommand, and turns every failure into one line and an exit status."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from . import __version__
+from .errors import MtlqError
+
+EXIT_FAILURE = 1
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+EXIT_BROKEN_PIPE = 128 + 13  # what a shell reports for a program that SIGPIPE ended
+
+# name -> line of help. The module of a command is imported when it runs: `--help` needs none.
+COMMANDS = {
+    "generate": "Answer one prompt.",
+    "chat": "Hold a conversation in the terminal.",
+    "serve": "Serve the OpenAI API over HTTP.",
+    "bench": "Measure prompt and generation speed.",
+    "convert": "Make a GGUF from a Hugging Face directory or another GGUF.",
+    "info": "Describe a model file.",
+    "devices": "List the devices of this machine.",
+}
+
+
+class LazyGroup(click.Group):
+    """Knows the names of its commands, and imports one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"mtlqwen.commands.{name}"), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:
+            # The interpreter flushes stdout once more at exit: give it somewhere to go.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(EXIT_BROKEN_PIPE)
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def cli() -> None:
+    """Run Qwen 3.5 models: mtlqwen COMMAND --help tells more."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line and exits: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; the exit status."""
+    try:
+        return cli.main(args=arguments, prog_name="mtlqwen", standalone_mode=False) or 0
+    except click.Abort:  # Ctrl-C; click has ended the line
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except MtlqError as error:
+        return _fail(str(error))
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except MemoryError:
+        return _fail("out of memory; use a smaller model or a smaller --ctx")
+
+
+def _fail(message: str) -> int:
+    click.echo(f"mtlqwen: {message}", err=True)
+    return EXIT_FAILURE

@@ -1,0 +1,137 @@
+"""`mtlqwen bench`: rows like llama-bench's."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import IntList, device_options, model_option, verbose_option
+from .terminal import Reporter, peak_rss_bytes
+
+if TYPE_CHECKING:
+    from mtlqwen.bench import Row
+    from mtlqwen.engine import Engine
+
+COLUMNS = ("model", "size", "params", "device", "threads", "batch", "test", "t/s")
+
+
+@click.command()
+@model_option
+@click.option(
+    "-p",
+    "--prompt",
+    type=IntList(minimum=0),
+    multiple=True,
+    default=["512"],
+    help="Prompt lengths, 0 for none; may be repeated.  [default: 512]",
+)
+@click.option(
+    "-n",
+    "--generate",
+    type=IntList(minimum=0),
+    multiple=True,
+    default=["64"],
+    help="Generated tokens, 0 for none; may be repeated.  [default: 64]",
+)
+@click.option(
+    "--batch",
+    type=IntList(minimum=1),
+    multiple=True,
+    default=["1"],
+    help="Requests at once; may be repeated.  [default: 1]",
+)
+@click.option(
+    "-r",
+    "--repetitions",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Measured runs of each test, after one that warms up.",
+)
+@click.option("--pass-tokens", type=click.IntRange(min=1), default=128, show_default=True)
+@device_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@verbose_option
+def bench(
+    model: Path | None,
+    prompt: tuple[list[int], ...],
+    generate: tuple[list[int], ...],
+    batch: tuple[list[int], ...],
+    repetitions: int,
+    pass_tokens: int,
+    threads: int,
+    device: str,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Measure prompt processing (pp) and generation (tg) in tokens per second of the whole batch."""
+    reporter = Reporter(verbose)
+    with reporter.working(f"loading {model or 'the demo model'}"):
+        from mtlqwen.bench import cases, measure
+        from mtlqwen.load import close_engine, demo_model_path, open_engine
+
+        wanted = cases(sum(prompt, []), sum(generate, []), sum(batch, []))
+        engine = open_engine(
+            model or demo_model_path(),
+            device=device,
+            threads=threads,
+            ctx=max(case.num_prompt + case.num_generated for case in wanted) + 1,
+            max_slots=max(case.batch for case in wanted),
+            pass_tokens=pass_tokens,
+            prefix_memory=0,
+        )
+    try:
+        about = _about(engine, model or demo_model_path())
+        rows = []
+        if not as_json:
+            click.echo("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
+        for row in measure(engine, wanted, repetitions):
+            rows.append(_as_dict(row))
+            if not as_json:
+                click.echo(_line(about, row))
+        if as_json:
+            click.echo(json.dumps({**about, "peak_rss_bytes": peak_rss_bytes(), "rows": rows}))
+    finally:
+        close_engine(engine)
+
+
+def _about(engine: Engine, model: Path) -> dict[str, Any]:
+    tensors = engine.runner.gguf.tensors.values()
+    info = engine.runner.device.info
+    return {
+        "model": model.stem,
+        "size_bytes": sum(tensor.num_bytes for tensor in tensors),
+        "num_params": sum(math.prod(tensor.shape) for tensor in tensors),
+        "device": f"{info.name} {info.isa}",
+        "threads": info.num_threads,
+    }
+
+
+def _as_dict(row: Row) -> dict[str, Any]:
+    return {
+        "test": row.case.name,
+        "num_prompt": row.case.num_prompt,
+        "num_generated": row.case.num_generated,
+        "batch": row.case.batch,
+        "tokens_per_second": row.mean,
+        "spread": row.spread,
+        "samples": row.rates,
+    }
+
+
+def _line(about: dict[str, Any], row: Row) -> str:
+    cells = (
+        about["model"],
+        f"{about['size_bytes'] / 2**20:.1f} MiB",
+        f"{about['num_params'] / 1e6:.1f} M",
+        about["device"],
+        str(about["threads"]),
+        str(row.case.batch),
+        row.case.name,
+        f"{row.mean:.2f} ± {row.spread:.2f}",
+    )
+    return "| " + " | ".join(cells) + " |"

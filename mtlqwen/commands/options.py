@@ -1,0 +1,177 @@
+"""Options that several commands share, and how their values become the library's arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from mtlqwen.sampling import SamplingParams
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Decorator = Callable[[Command], Command]
+
+
+class ByteSize(click.ParamType):
+    """A number of bytes: 1073741824, 1024M, 1G or 1GiB."""
+
+    name = "bytes"
+    _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?", value, re.IGNORECASE)
+        if match is None:
+            self.fail(f"{value!r} is not a size; write 512M or 2GiB", param, ctx)
+        return int(float(match[1]) * self._UNITS[match[2].upper()])
+
+
+class IntList(click.ParamType):
+    """Whole numbers, separated by commas."""
+
+    name = "n[,n...]"
+
+    def __init__(self, minimum: int):
+        self._minimum = minimum
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[int]:
+        if isinstance(value, list):
+            return value
+        try:
+            numbers = [int(part) for part in value.split(",")]
+        except ValueError:
+            self.fail(f"{value!r} is not a list of whole numbers; write 128,512", param, ctx)
+        if min(numbers) < self._minimum:
+            self.fail(f"{min(numbers)} is less than {self._minimum}", param, ctx)
+        return numbers
+
+
+def _together(*options: Callable[[Command], Command]) -> Decorator[Command]:
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+model_option = click.option(
+    "-m",
+    "--model",
+    type=click.Path(path_type=Path),
+    help="GGUF file; of a split model the first part.  [default: the bundled demo model]",
+)
+
+device_options = _together(
+    click.option(
+        "--threads",
+        type=click.IntRange(min=0),
+        default=0,
+        help="Workers of the device.  [default: every usable core]",
+    ),
+    click.option("--device", default="cpu", show_default=True, help="Device that runs the model."),
+)
+
+context_option = click.option(
+    "--ctx",
+    type=click.IntRange(min=1),
+    help="Most tokens of prompt and answer.  [default: 65536, or the model's limit]",
+)
+
+verbose_option = click.option(
+    "-v", "--verbose", is_flag=True, help="Progress and figures on stderr, also without a terminal."
+)
+
+sampling_options = _together(
+    click.option(
+        "--temperature",
+        type=click.FloatRange(min=0),
+        default=0.0,
+        show_default=True,
+        help="0: always the likeliest token.",
+    ),
+    click.option(
+        "--top-k", type=click.IntRange(min=0), default=0, help="Keep the k likeliest tokens."
+    ),
+    click.option(
+        "--top-p",
+        type=click.FloatRange(min=0, max=1, min_open=True),
+        default=1.0,
+        help="Keep the likeliest tokens up to this probability together.",
+    ),
+    click.option(
+        "--min-p",
+        type=click.FloatRange(min=0, max=1),
+        default=0.0,
+        help="Keep tokens of at least this share of the likeliest one's probability.",
+    ),
+    click.option(
+        "--presence-penalty",
+        type=click.FloatRange(-2, 2),
+        default=0.0,
+        help="Taken off the logit of every token generated before.",
+    ),
+    click.option(
+        "--frequency-penalty",
+        type=click.FloatRange(-2, 2),
+        default=0.0,
+        help="Taken off per earlier occurrence.",
+    ),
+    click.option(
+        "--repetition-penalty",
+        type=click.FloatRange(min=0, min_open=True),
+        default=1.0,
+        help="Divides the logits of tokens seen before.",
+    ),
+    click.option("--seed", type=int, help="Makes sampling repeatable.  [default: a fresh one]"),
+    click.option(
+        "--stop", multiple=True, metavar="TEXT", help="End before this text; may be repeated."
+    ),
+    click.option(
+        "-n",
+        "--max-tokens",
+        type=click.IntRange(min=1),
+        default=2048,
+        show_default=True,
+        help="Most tokens to generate.",
+    ),
+    click.option("--ignore-eos", is_flag=True, help="Go on past the end of the answer."),
+)
+
+
+def sampling_params(
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    presence_penalty: float,
+    frequency_penalty: float,
+    repetition_penalty: float,
+    seed: int | None,
+    stop: tuple[str, ...],
+    max_tokens: int,
+    ignore_eos: bool,
+) -> SamplingParams:
+    """The values of `sampling_options`."""
+    from mtlqwen.sampling import SamplingParams
+
+    return SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        repetition_penalty=repetition_penalty,
+        seed=seed,
+        stop=stop,
+        ignore_eos=ignore_eos,
+    )

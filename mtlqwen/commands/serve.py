@@ -1,0 +1,100 @@
+"""`mtlqwen serve`: the OpenAI API over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .options import ByteSize, context_option, device_options, model_option, verbose_option
+from .terminal import Reporter, open_llm
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@click.command()
+@model_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: a free one."
+)
+@click.option(
+    "--api-key", envvar="MTLQWEN_API_KEY", show_envvar=True, help="Key that clients must send."
+)
+@click.option("--alias", multiple=True, metavar="NAME", help="Further name of the model.")
+@click.option(
+    "--slots",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    help="Requests that share a pass; more wait their turn.",
+)
+@click.option(
+    "--pass-tokens",
+    type=click.IntRange(min=1),
+    default=128,
+    show_default=True,
+    help="Most tokens of one pass.",
+)
+@click.option("--kv-memory", type=ByteSize(), help="Budget of the K/V memory, such as 4GiB.")
+@click.option("--prefix-memory", type=ByteSize(), help="Budget of the prefix cache's snapshots.")
+@click.option(
+    "--prefix-cache-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep the prefix cache here across restarts.",
+)
+@context_option
+@device_options
+@verbose_option
+def serve(
+    model: Path | None,
+    host: str,
+    port: int,
+    api_key: str | None,
+    alias: tuple[str, ...],
+    slots: int,
+    pass_tokens: int,
+    kv_memory: int | None,
+    prefix_memory: int | None,
+    prefix_cache_dir: Path | None,
+    ctx: int | None,
+    threads: int,
+    device: str,
+    verbose: bool,
+) -> None:
+    """Serve /v1/chat/completions, /v1/completions, /v1/models and /health."""
+    from mtlqwen.server.app import create_app
+    from mtlqwen.server.run import bind, run
+
+    try:
+        listener = bind(host, port)
+    except OSError as error:
+        raise click.ClickException(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    with (
+        listener,
+        open_llm(
+            model,
+            Reporter(verbose),
+            ctx=ctx,
+            threads=threads,
+            device=device,
+            max_slots=slots,
+            pass_tokens=pass_tokens,
+            kv_memory=kv_memory,
+            prefix_memory=prefix_memory,
+            prefix_cache_dir=prefix_cache_dir,
+        ) as llm,
+    ):
+        if host not in LOOPBACK and api_key is None:
+            click.echo(f"mtlqwen: anybody who reaches {host} may use this: set --api-key", err=True)
+        shown = f"[{host}]" if ":" in host else host
+        click.echo(
+            f"mtlqwen: serving {llm.name} at http://{shown}:{listener.getsockname()[1]}/v1 "
+            "(Ctrl-C stops)",
+            err=True,
+        )
+        run(create_app(llm, api_key=api_key, aliases=alias), listener, log_level=_level(verbose))
+
+
+def _level(verbose: bool) -> str:
+    return "info" if verbose else "warning"

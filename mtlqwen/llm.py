@@ -1,0 +1,248 @@
+"""The Python API: `LLM` answers prompts, one or many at a time, blocking, streaming, or under asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+from weakref import WeakKeyDictionary
+
+from .chat import ChatTemplate, Prompt
+from .errors import MtlqError, RequestError
+from .generation import AsyncStream, Completion, Courier, Generation, Stream
+from .load import close_engine, demo_model_path, open_engine
+from .sampling import SamplingParams
+from .tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from .engine import Engine, Output
+
+Message = Mapping[str, Any]
+OnePrompt = str | Sequence[Message] | Sequence[int] | Prompt
+ManyPrompts = list[str] | list[list[Message]] | list[list[int]] | list[Prompt]
+
+
+class LLM:
+    """A model that is ready to answer.
+
+        with LLM("Qwen3.5-4B-Q4_K_M.gguf") as llm:
+            print(llm.generate("What is the capital of France?").text)
+
+    A prompt is one of
+      * a `str`: what the user says; with `raw=True`, the text that the model continues as it stands,
+        where control tokens such as <|im_start|> count,
+      * messages, `[{"role": "user", "content": "..."}, ...]`,
+      * token ids, `[int, ...]`, used as they are.
+
+    Up to `max_slots` requests share each pass over the weights; more wait their turn. All methods may be
+    called from any thread. The keywords `thinking` (True, False; None: as the chat template has it),
+    `raw` and further ones, which become variables of the chat template, are those of `prompt`.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        drafter: str | Path | None = None,
+        *,
+        device: str = "cpu",
+        threads: int = 0,
+        ctx: int | None = None,
+        max_slots: int = 8,
+        pass_tokens: int = 128,
+        kv_memory: int | None = None,
+        prefix_memory: int | None = None,
+        prefix_cache_dir: str | Path | None = None,
+    ):
+        """Maps `model`, a GGUF file (default: the bundled demo model), and starts the engine's thread.
+
+        threads: workers of the device; 0 means every core this process may use.
+        ctx: most tokens of one request, prompt and answer; default 65,536 or the model's own limit.
+        pass_tokens: most tokens of one pass; larger suits long prompts, smaller suits waiting users.
+        kv_memory, prefix_memory: budgets in bytes for K/V bundles and for prefix-cache snapshots.
+        prefix_cache_dir: keeps prefix-cache entries across restarts.
+
+        Raises ModelError for a file that cannot be run, MtlqError for settings that cannot hold.
+        """
+        if drafter is not None:
+            raise MtlqError(
+                f"drafter {drafter}: drafting is not part of this version; leave it out"
+            )
+        path = Path(model) if model is not None else demo_model_path()
+        engine = open_engine(
+            path,
+            device=device,
+            threads=threads,
+            ctx=ctx,
+            max_slots=max_slots,
+            pass_tokens=pass_tokens,
+            kv_memory=kv_memory,
+            prefix_memory=prefix_memory,
+            prefix_cache_dir=prefix_cache_dir,
+        )
+        try:
+            tokenizer = Tokenizer.from_gguf(engine.runner.gguf)
+            template = ChatTemplate.from_gguf(engine.runner.gguf, tokenizer)
+        except BaseException:
+            close_engine(engine)
+            raise
+        self._assemble(engine, tokenizer, template, path.stem)
+        engine.start()
+
+    @classmethod
+    def over(cls, engine: Engine, tokenizer: Tokenizer, template: ChatTemplate, name: str) -> LLM:
+        """An LLM over parts that the caller made and started, and that `close()` closes."""
+        llm = cls.__new__(cls)
+        llm._assemble(engine, tokenizer, template, name)
+        return llm
+
+    def _assemble(
+        self, engine: Engine, tokenizer: Tokenizer, template: ChatTemplate, name: str
+    ) -> None:
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.template = template
+        self.name = name
+        self._couriers: WeakKeyDictionary[asyncio.AbstractEventLoop, Courier] = WeakKeyDictionary()
+
+    @property
+    def max_context(self) -> int:
+        """Most tokens of one request, prompt and answer together."""
+        return self.engine.runner.max_context
+
+    # ---- prompts -------------------------------------------------------------------------------
+
+    def prompt(
+        self,
+        prompt: OnePrompt,
+        *,
+        thinking: bool | None = None,
+        raw: bool = False,
+        **template_kwargs: Any,
+    ) -> Prompt:
+        """The token ids of `prompt`, with what the engine and the reader need to know about them.
+
+        Raises RequestError for a prompt without tokens, one the template refuses, or unknown ids.
+        """
+        if isinstance(prompt, Prompt):
+            return prompt
+        if isinstance(prompt, str):
+            if not raw:
+                messages: Sequence[Message] = [{"role": "user", "content": prompt}]
+                return self.template.render(messages, thinking=thinking, **template_kwargs)
+            return self._ids_prompt(self.tokenizer.encode(prompt, control=True), prompt)
+        if prompt and isinstance(prompt[0], Mapping):
+            return self.template.render(prompt, thinking=thinking, **template_kwargs)
+        return self._ids_prompt(prompt, "")
+
+    def _ids_prompt(self, ids: Sequence[Any], text: str) -> Prompt:
+        if not ids:
+            raise RequestError("the prompt is empty; give it at least one token", param="prompt")
+        for token in ids:
+            if not isinstance(token, int) or not 0 <= token < self.tokenizer.num_tokens:
+                raise RequestError(
+                    f"{token!r} is not a token id; ids go from 0 to {self.tokenizer.num_tokens - 1}",
+                    param="prompt",
+                )
+        return Prompt(ids=list(ids), checkpoints=[], starts_in_think=False, text=text)
+
+    # ---- blocking ------------------------------------------------------------------------------
+
+    @overload
+    def generate(
+        self, prompts: OnePrompt, params: SamplingParams | None = None, **prompt_kwargs: Any
+    ) -> Completion: ...
+
+    @overload
+    def generate(
+        self, prompts: ManyPrompts, params: SamplingParams | None = None, **prompt_kwargs: Any
+    ) -> list[Completion]: ...
+
+    def generate(
+        self,
+        prompts: OnePrompt | ManyPrompts,
+        params: SamplingParams | None = None,
+        **prompt_kwargs: Any,
+    ) -> Completion | list[Completion]:
+        """Answers one prompt, or a list of prompts together; blocks until all are done.
+
+        Raises RequestError, before anything runs, for a prompt that cannot be served.
+        """
+        if not _is_many(prompts):
+            with self.stream(prompts, params, **prompt_kwargs) as stream:
+                return stream.completion()
+        ready = [self.prompt(prompt, **prompt_kwargs) for prompt in prompts]
+        streams: list[Stream] = []
+        try:
+            for prompt in ready:
+                streams.append(self.stream(prompt, params))
+            return [stream.completion() for stream in streams]
+        finally:
+            for stream in streams:
+                stream.close()
+
+    def stream(
+        self, prompt: OnePrompt, params: SamplingParams | None = None, **prompt_kwargs: Any
+    ) -> Stream:
+        """The answer as it is generated: an iterator of `Delta`s. Closing it cancels the request."""
+        return Stream(*self._begin(prompt, params, prompt_kwargs))
+
+    # ---- asyncio -------------------------------------------------------------------------------
+
+    async def agenerate(
+        self,
+        prompts: OnePrompt | ManyPrompts,
+        params: SamplingParams | None = None,
+        **prompt_kwargs: Any,
+    ) -> Completion | list[Completion]:
+        """`generate` for asyncio; cancelling the task cancels the requests."""
+        if not _is_many(prompts):
+            return await (await self.astream(prompts, params, **prompt_kwargs)).completion()
+        streams = [await self.astream(prompt, params, **prompt_kwargs) for prompt in prompts]
+        return list(await asyncio.gather(*(stream.completion() for stream in streams)))
+
+    async def astream(
+        self, prompt: OnePrompt, params: SamplingParams | None = None, **prompt_kwargs: Any
+    ) -> AsyncStream:
+        """`stream` for asyncio: `async for delta in await llm.astream(...)`."""
+        loop = asyncio.get_running_loop()
+        # A long prompt takes tens of milliseconds to render and tokenise: not on the loop.
+        ready = await asyncio.to_thread(self.prompt, prompt, **prompt_kwargs)
+        courier = self._couriers.setdefault(loop, Courier(loop))
+        return AsyncStream(*self._begin(ready, params, {}), courier)
+
+    # ---- one request ---------------------------------------------------------------------------
+
+    def _begin(
+        self, prompt: OnePrompt, params: SamplingParams | None, prompt_kwargs: dict[str, Any]
+    ) -> tuple[Generation, Callable[[Callable[[Output], None]], Callable[[], None]]]:
+        ready = self.prompt(prompt, **prompt_kwargs)
+        params = params or SamplingParams()
+
+        def submit(on_output: Callable[[Output], None]) -> Callable[[], None]:
+            request = self.engine.submit(
+                ready.ids,
+                params,
+                checkpoints=ready.checkpoints,
+                stop_ids=self.tokenizer.stop_ids,
+                on_output=on_output,
+            )
+            return lambda: self.engine.cancel(request)
+
+        return Generation(self.tokenizer, ready, params), submit
+
+    def close(self) -> None:
+        """Cancels what still runs and gives everything back. May be called twice."""
+        close_engine(self.engine)
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def _is_many(prompts: OnePrompt | ManyPrompts) -> bool:
+    return (
+        isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], str | list | Prompt)
+    )

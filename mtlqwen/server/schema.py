@@ -1,0 +1,155 @@
+"""What a client may send: every parameter that has an effect here, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from mtlqwen.errors import RequestError
+from mtlqwen.sampling import SamplingParams
+
+# Parameters of OpenAI's API that this server has no use for: named as such in the answer.
+NOT_SUPPORTED = frozenset(
+    """annotations audio function_call functions metadata modalities name
+    parallel_tool_calls prediction prompt_cache_key reasoning_effort refusal response_format
+    safety_identifier service_tier store suffix tool_call_id tool_calls tool_choice tools
+    top_logprobs user verbosity web_search_options""".split()
+)
+# Names that the rendering of a chat uses itself.
+TEMPLATE_RESERVED = frozenset(("add_generation_prompt", "messages", "raw", "thinking", "tools"))
+COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Schema(BaseModel):
+    """Refuses what it does not know; `null` is the same as leaving a known parameter out."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        known = NOT_SUPPORTED | cls.model_fields.keys()
+        return {key: value for key, value in data.items() if value is not None or key not in known}
+
+
+class StreamOptions(Schema):
+    include_usage: bool = False
+
+
+class GenerationRequest(Schema):
+    """What chat and plain completions have in common."""
+
+    model: str | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: Literal[1] = 1
+    logprobs: Literal[False] = False
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Number = 1.0
+    top_k: int = 0
+    top_p: Number = 1.0
+    min_p: Number = 0.0
+    presence_penalty: Number = 0.0
+    frequency_penalty: Number = 0.0
+    repetition_penalty: Number = 1.0
+    logit_bias: dict[str, Number] = {}
+    seed: int | None = None
+    stop: str | list[str] = []
+    ignore_eos: bool = False
+
+    @model_validator(mode="after")
+    def _options_need_a_stream(self) -> GenerationRequest:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options is only allowed with stream: true")
+        return self
+
+    def sampling_params(self) -> SamplingParams:
+        """Raises RequestError, which names the parameter, for a value out of range."""
+        return SamplingParams(
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            logit_bias={_token(token): bias for token, bias in self.logit_bias.items()},
+            seed=self.seed,
+            stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
+            ignore_eos=self.ignore_eos,
+        )
+
+
+class TextPart(Schema):
+    type: Literal["text"]
+    text: str
+
+
+class Message(Schema):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    reasoning_content: str | None = None
+
+
+class ChatRequest(GenerationRequest):
+    """The body of POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    chat_template_kwargs: dict[str, Any] = {}
+
+    @property
+    def thinking(self) -> bool | None:
+        """Thinking on or off; None: as the chat template has it."""
+        return self.chat_template_kwargs.get("enable_thinking")
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """Further variables of the chat template."""
+        return {k: v for k, v in self.chat_template_kwargs.items() if k != "enable_thinking"}
+
+    @model_validator(mode="after")
+    def _known_template_variables(self) -> ChatRequest:
+        if not isinstance(self.thinking, bool | None):
+            raise ValueError("chat_template_kwargs.enable_thinking must be true or false")
+        taken = sorted(TEMPLATE_RESERVED & self.chat_template_kwargs.keys())
+        if taken:
+            raise ValueError(f"chat_template_kwargs.{taken[0]} is set by the server itself")
+        return self
+
+    @model_validator(mode="after")
+    def _one_name_for_the_limit(self) -> ChatRequest:
+        if self.max_completion_tokens is not None:
+            if self.max_tokens is not None:
+                raise ValueError("max_tokens and max_completion_tokens exclude each other")
+            self.max_tokens = self.max_completion_tokens
+        return self
+
+
+class CompletionRequest(GenerationRequest):
+    """The body of POST /v1/completions."""
+
+    prompt: str | list[int] | list[str] | list[list[int]]
+    max_tokens: Annotated[int, Field(ge=1)] | None = COMPLETION_MAX_TOKENS
+    echo: Literal[False] = False
+    best_of: Literal[1] = 1
+
+    @model_validator(mode="after")
+    def _one_prompt(self) -> CompletionRequest:
+        if isinstance(self.prompt, list) and self.prompt and not isinstance(self.prompt[0], int):
+            if len(self.prompt) != 1:
+                raise ValueError(f"one prompt per request is supported, not {len(self.prompt)}")
+            self.prompt = self.prompt[0]
+        return self
+
+
+def _token(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise RequestError(f"logit_bias: {text[:20]!r} is not a token id", param="logit_bias")
+    return int(text)
