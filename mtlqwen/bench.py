@@ -1,4 +1,4 @@
-"""Speed of prompt processing and generation, through the engine's own step, from random token ids."""
+"""Speed of prompt processing and generation: random token ids through the engine's own step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `mtlqwen` command: finds the subcommand, and turns every failure into one line and an exit status."""
+"""The `mtlqwen` command: finds the subcommand; a failure is one line and an exit status."""
 
 from __future__ import annotations
 

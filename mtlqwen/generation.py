@@ -1,4 +1,4 @@
-"""One request on its way back from the engine: tokens in, text out, to a thread or to an event loop."""
+"""One request on its way back from the engine: tokens in, text out, for threads and asyncio."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class Stream(Iterator[Delta]):
 
 
 class Courier:
-    """Carries outputs from the engine's thread to an event loop: one wake-up per engine step, not per token."""
+    """Carries outputs from the engine's thread to an event loop: one wake-up per engine step."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self._loop = loop
@@ -182,7 +182,7 @@ class Courier:
         self._woken = False
 
     def post(self, receiver: Receiver, output: Output) -> None:
-        """Has the loop call the receiver, if it still lives, with `output` and the time. Engine thread."""
+        """Has the loop call the receiver with `output` and the time; for the engine's thread."""
         self._waiting.append((receiver, output, perf_counter()))
         if not self._woken:
             self._woken = True

@@ -1,4 +1,4 @@
-"""The Python API: `LLM` answers prompts, one or many at a time, blocking, streaming, or under asyncio."""
+"""The Python API: `LLM` answers prompts, one or many, blocking, streaming, or under asyncio."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ OnePrompt = str | Sequence[Message] | Sequence[int] | Prompt
 ManyPrompts = list[str] | list[list[Message]] | list[list[int]] | list[Prompt]
 
 
+class RawPrompt(Prompt):
+    """A prompt that is no chat: what the model thinks is text like any other."""
+
+
 class LLM:
     """A model that is ready to answer.
 
@@ -30,14 +34,14 @@ class LLM:
             print(llm.generate("What is the capital of France?").text)
 
     A prompt is one of
-      * a `str`: what the user says; with `raw=True`, the text that the model continues as it stands,
-        where control tokens such as <|im_start|> count,
+      * a `str`: what the user says; with `raw=True`, the text that the model continues as it
+        stands, where control tokens such as <|im_start|> count,
       * messages, `[{"role": "user", "content": "..."}, ...]`,
       * token ids, `[int, ...]`, used as they are.
 
-    Up to `max_slots` requests share each pass over the weights; more wait their turn. All methods may be
-    called from any thread. The keywords `thinking` (True, False; None: as the chat template has it),
-    `raw` and further ones, which become variables of the chat template, are those of `prompt`.
+    Up to `max_slots` requests share each pass over the weights; more wait their turn. All methods
+    may be called from any thread. Their further keywords are those of `prompt`: `thinking` (True,
+    False; None: as the chat template has it), `raw`, and `template_kwargs`, more variables of it.
     """
 
     def __init__(
@@ -54,11 +58,11 @@ class LLM:
         prefix_memory: int | None = None,
         prefix_cache_dir: str | Path | None = None,
     ):
-        """Maps `model`, a GGUF file (default: the bundled demo model), and starts the engine's thread.
+        """Maps `model`, a GGUF file (default: the bundled demo model), and starts the engine.
 
         threads: workers of the device; 0 means every core this process may use.
-        ctx: most tokens of one request, prompt and answer; default 65,536 or the model's own limit.
-        pass_tokens: most tokens of one pass; larger suits long prompts, smaller suits waiting users.
+        ctx: most tokens of one request, prompt and answer; default 65,536 or the model's limit.
+        pass_tokens: most tokens of one pass; large suits long prompts, small suits waiting users.
         kv_memory, prefix_memory: budgets in bytes for K/V bundles and for prefix-cache snapshots.
         prefix_cache_dir: keeps prefix-cache entries across restarts.
 
@@ -118,7 +122,7 @@ class LLM:
         *,
         thinking: bool | None = None,
         raw: bool = False,
-        **template_kwargs: Any,
+        template_kwargs: Mapping[str, Any] | None = None,
     ) -> Prompt:
         """The token ids of `prompt`, with what the engine and the reader need to know about them.
 
@@ -126,25 +130,30 @@ class LLM:
         """
         if isinstance(prompt, Prompt):
             return prompt
+        if isinstance(prompt, str) and raw:
+            return self._raw_prompt(self.tokenizer.encode(prompt, control=True), prompt)
         if isinstance(prompt, str):
-            if not raw:
-                messages: Sequence[Message] = [{"role": "user", "content": prompt}]
-                return self.template.render(messages, thinking=thinking, **template_kwargs)
-            return self._ids_prompt(self.tokenizer.encode(prompt, control=True), prompt)
-        if prompt and isinstance(prompt[0], Mapping):
-            return self.template.render(prompt, thinking=thinking, **template_kwargs)
-        return self._ids_prompt(prompt, "")
+            prompt = [{"role": "user", "content": prompt}]
+        elif not (prompt and isinstance(prompt[0], Mapping)):
+            return self._raw_prompt(prompt, "")
+        for name in ("thinking", "tools"):
+            if template_kwargs and name in template_kwargs:
+                raise RequestError(
+                    f"{name!r} cannot be set as a variable of the chat template",
+                    param="chat_template_kwargs",
+                )
+        return self.template.render(prompt, thinking=thinking, **(template_kwargs or {}))
 
-    def _ids_prompt(self, ids: Sequence[Any], text: str) -> Prompt:
+    def _raw_prompt(self, ids: Sequence[Any], text: str) -> RawPrompt:
         if not ids:
             raise RequestError("the prompt is empty; give it at least one token", param="prompt")
         for token in ids:
             if not isinstance(token, int) or not 0 <= token < self.tokenizer.num_tokens:
+                last = self.tokenizer.num_tokens - 1
                 raise RequestError(
-                    f"{token!r} is not a token id; ids go from 0 to {self.tokenizer.num_tokens - 1}",
-                    param="prompt",
+                    f"{token!r} is not a token id; ids go from 0 to {last}", param="prompt"
                 )
-        return Prompt(ids=list(ids), checkpoints=[], starts_in_think=False, text=text)
+        return RawPrompt(ids=list(ids), checkpoints=[], starts_in_think=False, text=text)
 
     # ---- blocking ------------------------------------------------------------------------------
 
@@ -184,7 +193,7 @@ class LLM:
     def stream(
         self, prompt: OnePrompt, params: SamplingParams | None = None, **prompt_kwargs: Any
     ) -> Stream:
-        """The answer as it is generated: an iterator of `Delta`s. Closing it cancels the request."""
+        """The answer as it comes, an iterator of `Delta`s; closing it cancels the request."""
         return Stream(*self._begin(prompt, params, prompt_kwargs))
 
     # ---- asyncio -------------------------------------------------------------------------------
@@ -229,7 +238,9 @@ class LLM:
             )
             return lambda: self.engine.cancel(request)
 
-        return Generation(self.tokenizer, ready, params), submit
+        split_reasoning = not isinstance(ready, RawPrompt)
+        generation = Generation(self.tokenizer, ready, params, split_reasoning=split_reasoning)
+        return generation, submit
 
     def close(self) -> None:
         """Cancels what still runs and gives everything back. May be called twice."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,13 +69,13 @@ def bench(
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """Measure prompt processing (pp) and generation (tg) in tokens per second of the whole batch."""
+    """Measure prompt processing (pp) and generation (tg), in tokens per second of the batch."""
     reporter = Reporter(verbose)
     with reporter.working(f"loading {model or 'the demo model'}"):
         from mtlqwen.bench import cases, measure
         from mtlqwen.load import close_engine, demo_model_path, open_engine
 
-        wanted = cases(sum(prompt, []), sum(generate, []), sum(batch, []))
+        wanted = cases(*(list(chain(*lists)) for lists in (prompt, generate, batch)))
         engine = open_engine(
             model or demo_model_path(),
             device=device,

@@ -22,7 +22,7 @@ from .terminal import Reporter, open_llm, peak_rss_bytes, print_answer
 
 if TYPE_CHECKING:
     from mtlqwen.generation import Completion
-    from mtlqwen.llm import Message, OnePrompt
+    from mtlqwen.llm import OnePrompt
 
 
 @click.command()

@@ -12,6 +12,8 @@ import click
 if TYPE_CHECKING:
     from mtlqwen.sampling import SamplingParams
 
+BYTES_OF_UNIT = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 Decorator = Callable[[Command], Command]
 
@@ -20,7 +22,6 @@ class ByteSize(click.ParamType):
     """A number of bytes: 1073741824, 1024M, 1G or 1GiB."""
 
     name = "bytes"
-    _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
@@ -28,7 +29,7 @@ class ByteSize(click.ParamType):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?", value, re.IGNORECASE)
         if match is None:
             self.fail(f"{value!r} is not a size; write 512M or 2GiB", param, ctx)
-        return int(float(match[1]) * self._UNITS[match[2].upper()])
+        return int(float(match[1]) * BYTES_OF_UNIT[match[2].upper()])
 
 
 class IntList(click.ParamType):

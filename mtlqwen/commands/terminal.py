@@ -1,4 +1,4 @@
-"""What `generate` and `chat` put on the terminal: the answer on stdout, everything else on stderr."""
+"""What `generate` and `chat` show: the answer on stdout, everything else on stderr."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ValidationError
 
-from mtlqwen.errors import RequestError
 from mtlqwen.llm import LLM
 
 from .errors import ApiError, install_handlers
@@ -70,7 +69,7 @@ class _Routes:
         body = await _read(request, ChatRequest)
         messages = [message.model_dump(exclude_none=True) for message in body.messages]
         return await self._reply(
-            body, ChatObjects, messages, thinking=body.thinking, **body.template_variables
+            body, ChatObjects, messages, template_kwargs=body.chat_template_kwargs
         )
 
     async def completions(self, request: Request) -> Response:
@@ -114,7 +113,7 @@ class _Routes:
 
 
 async def _read(request: Request, schema: type[Body]) -> Body:
-    """The body, checked against `schema`; refuses the type that a web page can send without asking."""
+    """The body, checked against `schema`; a web page may send other types without being asked."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise ApiError(415, "send the body with Content-Type: application/json")
     body = bytearray()
@@ -134,9 +133,10 @@ def _key_check(api_key: str) -> Any:
     expected = api_key.encode()
 
     async def check(request: Request) -> None:
+        # Header bytes come decoded as Latin-1.
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         given = token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
-        if not hmac.compare_digest(given.encode(), expected):
+        if not hmac.compare_digest(given.encode("latin-1"), expected):
             raise ApiError(
                 401,
                 "wrong or missing API key; send Authorization: Bearer KEY",

@@ -109,7 +109,7 @@ BRANCHES = frozenset(("str", "int", "float", "bool", "dict", "list"))
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """("messages", 0, "content", "str") -> messages[0].content: pydantic names branches of unions too."""
+    """("messages", 0, "content", "str") -> messages[0].content, without the branches of unions."""
     path = ""
     for part in location:
         if isinstance(part, int):

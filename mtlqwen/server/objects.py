@@ -10,11 +10,12 @@ from typing import Any
 from mtlqwen.generation import Completion
 from mtlqwen.text import Delta
 
+MEMBER_OF_KIND = {"content": "content", "reasoning": "reasoning_content"}
 DONE = b"data: [DONE]\n\n"
 
 
 class Objects:
-    """The objects of one answer. Events share their head, so that one token costs one small dump."""
+    """The objects of one answer. Events share their head: a token costs one small dump."""
 
     id_prefix: str
     object: str
@@ -52,9 +53,8 @@ class Objects:
         return events + DONE
 
     def _choice_event(self, member: str, finish_reason: str) -> bytes:
-        return self._event(
-            f'"choices": [{{"index": 0, {member}, "logprobs": null, "finish_reason": {finish_reason}}}]'
-        )
+        choice = f'{{"index": 0, {member}, "logprobs": null, "finish_reason": {finish_reason}}}'
+        return self._event(f'"choices": [{choice}]')
 
     def _event(self, members: str) -> bytes:
         return f"{self._event_head}{members}}}\n\n".encode()
@@ -75,7 +75,6 @@ class ChatObjects(Objects):
     object = "chat.completion"
     chunk_object = "chat.completion.chunk"
     _nothing = '"delta": {}'
-    _MEMBERS = {"content": "content", "reasoning": "reasoning_content"}
 
     def opening(self) -> bytes:
         return self._choice_event('"delta": {"role": "assistant", "content": ""}', "null")
@@ -88,7 +87,7 @@ class ChatObjects(Objects):
 
     def _piece(self, delta: Delta) -> str:
         text = json.dumps(delta.text, ensure_ascii=False)
-        return f'"delta": {{"{self._MEMBERS[delta.kind]}": {text}}}'
+        return f'"delta": {{"{MEMBER_OF_KIND[delta.kind]}": {text}}}'
 
 
 class TextObjects(Objects):

@@ -61,7 +61,7 @@ class Reply(Response):
                 await self._end(send)
 
     async def _send_events(self, send: Send) -> None:
-        # The status waits for the first token, as long as a client can bear: until then it may be an error.
+        # The status waits for the first token, as long as clients can bear: it may yet be an error.
         deltas = None
         while deltas is None:
             try:

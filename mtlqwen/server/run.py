@@ -33,7 +33,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def run(app: FastAPI, listener: socket.socket, *, log_level: str = "warning") -> None:
-    """Serves `app` on `listener`. The first signal lets answers end for GRACE_S, a second does not."""
+    """Serves `app` on `listener`; a signal gives answers GRACE_S to end, a second one does not."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     config = uvicorn.Config(
         app,
@@ -47,7 +47,7 @@ def run(app: FastAPI, listener: socket.socket, *, log_level: str = "warning") ->
 
 
 class _Server(uvicorn.Server):
-    """uvicorn raises the signal again after shutdown, which would keep the model from being closed."""
+    """uvicorn raises a signal again after shutdown, and would so keep the model from closing."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

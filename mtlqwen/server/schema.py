@@ -6,18 +6,52 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from mtlqwen.errors import RequestError
 from mtlqwen.sampling import SamplingParams
 
 # Parameters of OpenAI's API that this server has no use for: named as such in the answer.
 NOT_SUPPORTED = frozenset(
-    """annotations audio function_call functions metadata modalities name
-    parallel_tool_calls prediction prompt_cache_key reasoning_effort refusal response_format
-    safety_identifier service_tier store suffix tool_call_id tool_calls tool_choice tools
-    top_logprobs user verbosity web_search_options""".split()
+    (
+        "annotations",
+        "audio",
+        "function_call",
+        "functions",
+        "metadata",
+        "modalities",
+        "name",
+        "parallel_tool_calls",
+        "prediction",
+        "prompt_cache_key",
+        "reasoning_effort",
+        "refusal",
+        "response_format",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "suffix",
+        "tool_call_id",
+        "tool_calls",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+        "user",
+        "verbosity",
+        "web_search_options",
+    )
 )
-# Names that the rendering of a chat uses itself.
-TEMPLATE_RESERVED = frozenset(("add_generation_prompt", "messages", "raw", "thinking", "tools"))
+SAMPLING_PARAMETERS = (
+    "max_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "seed",
+    "stop",
+    "ignore_eos",
+)
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -70,20 +104,7 @@ class GenerationRequest(Schema):
 
     def sampling_params(self) -> SamplingParams:
         """Raises RequestError, which names the parameter, for a value out of range."""
-        return SamplingParams(
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            repetition_penalty=self.repetition_penalty,
-            logit_bias={_token(token): bias for token, bias in self.logit_bias.items()},
-            seed=self.seed,
-            stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
-            ignore_eos=self.ignore_eos,
-        )
+        return SamplingParams(**{name: getattr(self, name) for name in SAMPLING_PARAMETERS})
 
 
 class TextPart(Schema):
@@ -104,23 +125,10 @@ class ChatRequest(GenerationRequest):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     chat_template_kwargs: dict[str, Any] = {}
 
-    @property
-    def thinking(self) -> bool | None:
-        """Thinking on or off; None: as the chat template has it."""
-        return self.chat_template_kwargs.get("enable_thinking")
-
-    @property
-    def template_variables(self) -> dict[str, Any]:
-        """Further variables of the chat template."""
-        return {k: v for k, v in self.chat_template_kwargs.items() if k != "enable_thinking"}
-
     @model_validator(mode="after")
-    def _known_template_variables(self) -> ChatRequest:
-        if not isinstance(self.thinking, bool | None):
+    def _thinking_is_on_or_off(self) -> ChatRequest:
+        if not isinstance(self.chat_template_kwargs.get("enable_thinking"), bool | None):
             raise ValueError("chat_template_kwargs.enable_thinking must be true or false")
-        taken = sorted(TEMPLATE_RESERVED & self.chat_template_kwargs.keys())
-        if taken:
-            raise ValueError(f"chat_template_kwargs.{taken[0]} is set by the server itself")
         return self
 
     @model_validator(mode="after")
@@ -147,9 +155,3 @@ class CompletionRequest(GenerationRequest):
                 raise ValueError(f"one prompt per request is supported, not {len(self.prompt)}")
             self.prompt = self.prompt[0]
         return self
-
-
-def _token(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise RequestError(f"logit_bias: {text[:20]!r} is not a token id", param="logit_bias")
-    return int(text)

@@ -1,60 +1,16 @@
-"""A server over a scripted engine, on a free loopback port."""
+"""Fixtures of the protocol tests."""
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
-import httpx
 import pytest
-import uvicorn
-from fake_engine import FakeEngine
+from serving import Served, serving
 
 from mtlqwen.chat import ChatTemplate
 from mtlqwen.gguf import open_gguf
-from mtlqwen.llm import LLM
 from mtlqwen.load import demo_model_path
-from mtlqwen.server import create_app
-from mtlqwen.server.run import bind
 from mtlqwen.tokenizer import Tokenizer
-
-
-@dataclass
-class Served:
-    """A running server, what it serves, and a client of it."""
-
-    base: str
-    llm: LLM
-    engine: FakeEngine
-    http: httpx.Client
-
-    def chat(self, **body: Any) -> httpx.Response:
-        return self.http.post("/v1/chat/completions", json=body)
-
-    def events(self, path: str = "/v1/chat/completions", **body: Any) -> list[str]:
-        """The data of each event of a stream."""
-        with self.http.stream("POST", path, json={**body, "stream": True}) as response:
-            response.raise_for_status()
-            assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
-            return [line[6:] for line in response.iter_lines() if line.startswith("data: ")]
-
-
-@contextmanager
-def running(app: Any) -> Iterator[str]:
-    """Serves `app` in a thread; its address."""
-    with bind("127.0.0.1", 0) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 @pytest.fixture(scope="session")
@@ -66,31 +22,6 @@ def demo_text() -> tuple[Tokenizer, ChatTemplate]:
 
 @pytest.fixture
 def serve(demo_text: tuple[Tokenizer, ChatTemplate]) -> Iterator[Callable[..., Served]]:
-    """Starts a server whose engine says `answer`, a text, token ids, or a script."""
-    stack: list[Any] = []
-    tokenizer, template = demo_text
-
-    def start(answer: Any, *, app: dict[str, Any] | None = None, **engine: Any) -> Served:
-        ids = tokenizer.encode(answer, control=True) if isinstance(answer, str) else answer
-        fake = FakeEngine(ids if callable(ids) else lambda prompt, params: ids, **engine)
-        fake.start()
-        llm = LLM.over(fake, tokenizer, template, "tiny")
-        server = running(create_app(llm, **(app or {})))
-        base = server.__enter__()
-        client = httpx.Client(base_url=base, timeout=20)
-        stack.append((llm, server, client))
-        return Served(base, llm, fake, client)
-
-    yield start
-    for llm, server, client in reversed(stack):
-        client.close()
-        server.__exit__(None, None, None)
-        llm.close()
-
-
-def until(condition: Callable[[], bool], limit_s: float = 5.0) -> None:
-    """Waits for `condition`; fails when it does not come true."""
-    end_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end_s, "waited in vain"
-        time.sleep(0.005)
+    """Starts a server whose engine says what it is given."""
+    with serving(demo_text) as start:
+        yield start
