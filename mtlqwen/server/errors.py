@@ -64,7 +64,7 @@ class ApiError(Exception):
         if fault["type"] == "missing":
             return cls(400, f"{param} is required", param=param, code="missing_required_parameter")
         if fault["type"] == "value_error":
-            return cls(400, str(fault["ctx"]["error"]), param=param or None, code="invalid_value")
+            return cls.of(fault["ctx"]["error"])
         code = "unsupported_value" if fault["type"] == "literal_error" else "invalid_value"
         return cls(400, f"{param}: {fault['msg']}", param=param or None, code=code)
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from mtlqwen.errors import RequestError
 from mtlqwen.sampling import SamplingParams
 
 # Parameters of OpenAI's API that this server has no use for: named as such in the answer.
@@ -99,7 +100,9 @@ class GenerationRequest(Schema):
     @model_validator(mode="after")
     def _options_need_a_stream(self) -> GenerationRequest:
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options is only allowed with stream: true")
+            raise RequestError(
+                "stream_options is only allowed with stream: true", param="stream_options"
+            )
         return self
 
     def sampling_params(self) -> SamplingParams:
@@ -128,14 +131,19 @@ class ChatRequest(GenerationRequest):
     @model_validator(mode="after")
     def _thinking_is_on_or_off(self) -> ChatRequest:
         if not isinstance(self.chat_template_kwargs.get("enable_thinking"), bool | None):
-            raise ValueError("chat_template_kwargs.enable_thinking must be true or false")
+            raise RequestError(
+                "chat_template_kwargs.enable_thinking must be true or false",
+                param="chat_template_kwargs",
+            )
         return self
 
     @model_validator(mode="after")
     def _one_name_for_the_limit(self) -> ChatRequest:
         if self.max_completion_tokens is not None:
             if self.max_tokens is not None:
-                raise ValueError("max_tokens and max_completion_tokens exclude each other")
+                raise RequestError(
+                    "max_tokens and max_completion_tokens exclude each other", param="max_tokens"
+                )
             self.max_tokens = self.max_completion_tokens
         return self
 
@@ -152,6 +160,8 @@ class CompletionRequest(GenerationRequest):
     def _one_prompt(self) -> CompletionRequest:
         if isinstance(self.prompt, list) and self.prompt and not isinstance(self.prompt[0], int):
             if len(self.prompt) != 1:
-                raise ValueError(f"one prompt per request is supported, not {len(self.prompt)}")
+                raise RequestError(
+                    f"one prompt per request is supported, not {len(self.prompt)}", param="prompt"
+                )
             self.prompt = self.prompt[0]
         return self
