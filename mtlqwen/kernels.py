@@ -20,7 +20,7 @@ UNIT_EPS = 1e-6  # on the sum of squares of q and k, fixed by the architecture
 
 # One record of `quantize` holds 256 activations of one row (kernels/cpu/quantize.h).
 QUANTIZED_VALUES = 256
-QUANTIZED_BYTES = 448
+QUANTIZED_BYTES = 384
 
 # Partial results of attention split over the cache (kernels/cpu/attention.c).
 ATTENTION_WORKSPACE_BYTES = 8 << 20
@@ -90,7 +90,9 @@ class CpuKernels:
         num_rows, dim = table.shape
         x = self._value(ROWS, dim)
         args = struct.pack("=IIQ", dim, num_rows, table.row_bytes)
-        self._run(f"embed_{table.type.name.lower()}", args, self.batch.input_ids, table, x, out=(x,))
+        self._run(
+            f"embed_{table.type.name.lower()}", args, self.batch.input_ids, table, x, out=(x,)
+        )
         return x
 
     def rmsnorm(self, x: Value, weight: Tensor) -> Value:
@@ -110,7 +112,13 @@ class CpuKernels:
         args = struct.pack("=IIIIQ", in_dim, out_dim, x.rows, add_to is not None, weight.row_bytes)
         kernel = f"linear_{weight.type.name.lower()}"
         self._run(
-            kernel, args, weight, source, target, out=(target,), label=f"{kernel} {out_dim}x{in_dim}"
+            kernel,
+            args,
+            weight,
+            source,
+            target,
+            out=(target,),
+            label=f"{kernel} {out_dim}x{in_dim}",
         )
         self._quantized.pop(y, None)  # what was quantised of y is no longer y
         return y
@@ -127,7 +135,13 @@ class CpuKernels:
         return y
 
     def rotary(
-        self, qg: Value, k: Value, v: Value, mixer: AttentionMixer, rope: Memory, cache: AttentionCache
+        self,
+        qg: Value,
+        k: Value,
+        v: Value,
+        mixer: AttentionMixer,
+        rope: Memory,
+        cache: AttentionCache,
     ) -> Value:
         """Norms and turns q and k, appends k and v to the cache; returns q."""
         c, batch = self.config, self.batch

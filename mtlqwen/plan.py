@@ -147,7 +147,9 @@ def _place(values: Sequence[Value]) -> int:
         for other in sorted(rivals, key=lambda v: v.offset_bytes):
             if offset + value.num_bytes <= other.offset_bytes:
                 break
-            offset = max(offset, -(-(other.offset_bytes + other.num_bytes) // ALIGNMENT) * ALIGNMENT)
+            offset = max(
+                offset, -(-(other.offset_bytes + other.num_bytes) // ALIGNMENT) * ALIGNMENT
+            )
         value.offset_bytes = offset
         placed.append(value)
         end = max(end, offset + value.num_bytes)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from .config import ModelConfig, validate_tensors
+from .config import ModelConfig
 from .device import Buffer, Device, Heap, Plan
 from .errors import MtlqError
 from .gguf import GGUF, open_gguf
@@ -63,7 +63,6 @@ class Runner:
         self.device = device
         self.gguf = model if isinstance(model, GGUF) else open_gguf(model)
         self.config = ModelConfig.from_gguf(self.gguf)
-        validate_tensors(self.gguf, self.config)
         self.max_slots = max_slots
         self.max_context = max_context
         self.pass_tokens = pass_tokens
@@ -125,7 +124,9 @@ class Runner:
         """The bytes of each tile of a bundle."""
         heap, num_bundles = self._heaps[heap_id]
         return [
-            heap.array(np.uint8, (self.tile_bytes,), (tile * num_bundles + bundle) * self.tile_bytes)
+            heap.array(
+                np.uint8, (self.tile_bytes,), (tile * num_bundles + bundle) * self.tile_bytes
+            )
             for tile in range(self.num_tiles)
         ]
 
