@@ -1,0 +1,200 @@
+/* linear.h: y (+)= x W^T for quantised W, the frame that every weight type shares.
+ *
+ * Sixteen rows of W lie in sixteen 32-bit words. A block of 256 values of those rows is unpacked once into a
+ * tile of codes (one byte each, four along a row in a word) and scales, then multiplied with the activation
+ * records of LINEAR_TILE rows at a time. Sums inside a block are exact integers; docs/cpu-arithmetic.md
+ * states the few float operations and their order.
+ *
+ * Each linear_<isa>.h defines
+ *   words                     sixteen words, one of each row of W
+ *   words_splat and or sub mul shl shr   on uint32;  sub8, table (16-entry look-up) on bytes
+ *   words_transpose           16 bytes from each of 16 rows to four words; reads four lines ahead meanwhile
+ *   words_scale               byte i, signed, in the form words_dot32 multiplies with
+ *   words_even words_odd      signed bytes 0, 2 (1, 3) of a word as a pair of int16
+ *   words_pair_dot            sum + pair . pair
+ *   words_to_lanes words_as_lanes words_f16_low words_f16_high   to float: by value, bits, half
+ *   words_signed_codes        signed codes as words_dot32 wants them
+ *   words_dot32               sums[t] += scale * (codes . 32 activations of row t) << shift
+ *   LINEAR_TILE               rows of x multiplied at a time
+ *   LINEAR_SIGNED_CODES       1: zero is subtracted from unsigned codes as they are unpacked; 0: words_dot32
+ *                             needs codes in 0 .. max_code and the frame corrects the sum. */
+#ifndef MTLQ_LINEAR_H
+#define MTLQ_LINEAR_H
+
+#include "isa.h"
+#include "lanes.h"
+#include "quantize.h"
+
+#if MTLQ_ISA_ID == MTLQ_ISA_IS_avx512
+#include "linear_avx512.h"
+#elif MTLQ_ISA_ID == MTLQ_ISA_IS_avx2
+#include "linear_avx2.h"
+#else
+#include "linear_portable.h"
+#endif
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+#define LINEAR_ROWS 16u             /* of W in a tile */
+#define MAX_BLOCK_BYTES 272u        /* of 256 values of one row */
+#define SIGNED_CODE 128u            /* max_code of types whose codes are signed */
+
+/* What the frame needs to know of a weight type. value = step * (scale * (code - zero)) - or + offset. */
+typedef struct quant_type {
+    uint32_t block_bytes; /* 256 values of one row */
+    uint32_t num_scales;  /* integer scales per 32 values: 1 or 2; 0: a float step per 32 values */
+    uint32_t max_code;    /* codes are 0 .. max_code, or signed bytes if SIGNED_CODE */
+    uint32_t zero_shift;  /* zero = 1 << zero_shift; 0: none */
+    uint32_t has_offset;
+} quant_type;
+
+/* 256 values of sixteen rows. */
+typedef struct tile {
+    words codes[64];   /* four values a word, ascending */
+    words scales[16];  /* integer scales of each 32 or 16 values */
+    words pairs[8];    /* scales of what multiplies the sums of the activations: the offsets, or zero */
+    lanes steps[8];    /* float step: of the block in [0], or of each 32 values */
+    lanes offsets[8];  /* float offset, likewise; negative for the super-block types */
+} tile;
+
+/* Reads a block of sixteen rows, `stride` bytes apart; `ahead` points at what to read ahead. */
+typedef void (*unpack_fn)(const uint8_t *rows, uint64_t stride, tile *w, const uint8_t *ahead);
+/* y[t] += tile . x[t] for num_rows <= LINEAR_TILE rows of x. */
+typedef void (*multiply_fn)(const tile *w, const xblock *x, lanes *y, unsigned num_rows);
+
+void MTLQ_NAME(linear_blocks)(const mtlq_call *call, uint32_t block_bytes, unpack_fn unpack, multiply_fn multiply);
+
+/* The word at a byte offset of words that were transposed from consecutive bytes. */
+ALWAYS_INLINE words word_at(const words *transposed, const unsigned offset)
+{
+    const unsigned shift = 8 * (offset % 4);
+    words low = transposed[offset / 4];
+    return shift == 0 ? low : words_or(words_shr(low, shift), words_shl(transposed[offset / 4 + 1], 32 - shift));
+}
+
+ALWAYS_INLINE void transpose_bytes(const uint8_t *rows, uint64_t stride, const unsigned num_bytes, words *out,
+                                   const uint8_t *ahead)
+{
+#pragma GCC unroll 17
+    for (unsigned i = 0; i + 16 <= num_bytes; i += 16) {
+        words_transpose(rows + i, stride, out + i / 4, ahead + 16 * i);
+    }
+    if (num_bytes % 16 != 0) {
+        words_transpose(rows + num_bytes - 16, stride, out + num_bytes / 4 - 4, ahead + 16 * (num_bytes - 16));
+    }
+}
+
+/* Unsigned codes with a zero, as words_dot32 wants them. */
+ALWAYS_INLINE words codes_of(words codes, const quant_type type)
+{
+    return LINEAR_SIGNED_CODES && type.zero_shift ? words_sub8(codes, (uint8_t)(1u << type.zero_shift)) : codes;
+}
+
+/* Super-block types: v = step * isum (- offset * msum), y = fma(v, x.step, y). */
+ALWAYS_INLINE void multiply_super(const tile *w, const xblock *x, lanes *y, const unsigned num_rows,
+                                  const quant_type type)
+{
+    const int corrects_zero = type.zero_shift && !LINEAR_SIGNED_CODES;
+    words sums[LINEAR_TILE];
+#pragma GCC unroll 8
+    for (unsigned t = 0; t < num_rows; t++) {
+        sums[t] = words_splat(0);
+    }
+#pragma GCC unroll 1
+    for (unsigned j = 0; j < 8; j++) {
+        words_dot32(sums, w->codes + 8 * j, w->scales + type.num_scales * j, type.num_scales, type.max_code, x, j,
+                    num_rows);
+    }
+#pragma GCC unroll 8
+    for (unsigned t = 0; t < num_rows; t++) {
+        words pair_sum = words_splat(0);
+        if (corrects_zero || type.has_offset) {
+            const int16_t *pairs = type.num_scales == 2 ? x[t].pairs16 : x[t].pairs32;
+#pragma GCC unroll 8
+            for (unsigned i = 0; i < 4 * type.num_scales; i++) {
+                pair_sum = words_pair_dot(pair_sum, w->pairs[i], pairs + 2 * i);
+            }
+        }
+        words sum = corrects_zero ? words_sub(sums[t], words_shl(pair_sum, type.zero_shift)) : sums[t];
+        lanes v = lanes_mul(w->steps[0], words_to_lanes(sum));
+        if (type.has_offset) {
+            v = lanes_fma(w->offsets[0], words_to_lanes(pair_sum), v);
+        }
+        y[t] = lanes_fma(v, lanes_splat(x[t].step), y[t]);
+    }
+}
+
+/* Types of 32 values: s = fma(step_j, isum_j, s) (then fma(offset_j, xsum_j, s)), y = fma(s, x.step, y). */
+ALWAYS_INLINE void multiply_32(const tile *w, const xblock *x, lanes *y, const unsigned num_rows,
+                               const quant_type type)
+{
+    lanes s[LINEAR_TILE];
+#pragma GCC unroll 8
+    for (unsigned t = 0; t < num_rows; t++) {
+        s[t] = lanes_zero();
+    }
+#pragma GCC unroll 1
+    for (unsigned j = 0; j < 8; j++) {
+        words sums[LINEAR_TILE];
+#pragma GCC unroll 8
+        for (unsigned t = 0; t < num_rows; t++) {
+            sums[t] = words_splat(0);
+        }
+        words_dot32(sums, w->codes + 8 * j, NULL, 0, type.max_code, x, j, num_rows);
+#pragma GCC unroll 8
+        for (unsigned t = 0; t < num_rows; t++) {
+            words x_sum = words_splat((uint32_t)x[t].sum32[j]);
+            if (type.zero_shift && !LINEAR_SIGNED_CODES) {
+                sums[t] = words_sub(sums[t], words_shl(x_sum, type.zero_shift));
+            }
+            s[t] = lanes_fma(w->steps[j], words_to_lanes(sums[t]), s[t]);
+            if (type.has_offset) {
+                s[t] = lanes_fma(w->offsets[j], words_to_lanes(x_sum), s[t]);
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (unsigned t = 0; t < num_rows; t++) {
+        y[t] = lanes_fma(s[t], lanes_splat(x[t].step), y[t]);
+    }
+}
+
+ALWAYS_INLINE void multiply(const tile *w, const xblock *x, lanes *y, const unsigned num_rows, const quant_type type)
+{
+    if (type.num_scales == 0) {
+        multiply_32(w, x, y, num_rows, type);
+    } else {
+        multiply_super(w, x, y, num_rows, type);
+    }
+}
+
+#if LINEAR_TILE == 8
+#define EACH_TILE(CASE) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
+#elif LINEAR_TILE == 4
+#define EACH_TILE(CASE) CASE(1) CASE(2) CASE(3) CASE(4)
+#else
+#define EACH_TILE(CASE) CASE(1) CASE(2)
+#endif
+
+#define MULTIPLY_CASE(n) case n: multiply(w, x, y, n, type); break;
+
+/* The kernel of a weight type, from its quant_type and its unpack function. */
+#define LINEAR_KERNEL(name, ...)                                                                               \
+    static void name##_multiply(const tile *w, const xblock *x, lanes *y, unsigned num_rows)                   \
+    {                                                                                                          \
+        const quant_type type = {__VA_ARGS__};                                                                 \
+        switch (num_rows) {                                                                                    \
+            EACH_TILE(MULTIPLY_CASE)                                                                           \
+        }                                                                                                      \
+    }                                                                                                          \
+    static void name##_unpack(const uint8_t *rows, uint64_t stride, tile *w, const uint8_t *ahead)             \
+    {                                                                                                          \
+        unpack_##name(rows, stride, w, ahead, (quant_type){__VA_ARGS__});                                      \
+    }                                                                                                          \
+    void MTLQ_NAME(linear_##name)(const mtlq_call *call)                                                       \
+    {                                                                                                          \
+        MTLQ_NAME(linear_blocks)(call, ((const quant_type){__VA_ARGS__}).block_bytes, name##_unpack,           \
+                                 name##_multiply);                                                             \
+    }
+
+#endif
