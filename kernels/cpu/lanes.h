@@ -35,9 +35,13 @@
 #include "lanes_portable.h"
 #endif
 
-/* The first n lanes from memory, zero above. n <= LANES. */
+/* The first n lanes from memory, zero above: all of them when n >= LANES. A loop over a row of any
+ * length loads with n = what is left. */
 static inline lanes lanes_load_n(const float *p, uint64_t n)
 {
+    if (n >= LANES) {
+        return lanes_load(p);
+    }
     float buffer[LANES] = {0};
     memcpy(buffer, p, n * sizeof *p);
     return lanes_load(buffer);
@@ -45,6 +49,10 @@ static inline lanes lanes_load_n(const float *p, uint64_t n)
 
 static inline void lanes_store_n(float *p, lanes x, uint64_t n)
 {
+    if (n >= LANES) {
+        lanes_store(p, x);
+        return;
+    }
     float buffer[LANES];
     lanes_store(buffer, x);
     memcpy(p, buffer, n * sizeof *p);

@@ -4,7 +4,7 @@
 
 #include <immintrin.h>
 
-#define LANES_TILE_ROWS 12u
+#define LANES_TILE_ROWS 8u
 
 typedef __m512 lanes;
 typedef __mmask16 lanes_mask;

@@ -8,7 +8,7 @@
 
 #include "half.h"
 
-#define LANES_TILE_ROWS 2u
+#define LANES_TILE_ROWS 4u
 
 typedef struct lanes {
     float at[16];
