@@ -15,6 +15,7 @@ from . import __version__
 from .errors import MtlqError
 
 EXIT_FAILURE = 1
+EXIT_USAGE = 2
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 EXIT_BROKEN_PIPE = 128 + 13  # what a shell reports for a program that SIGPIPE ended
 
@@ -57,10 +58,18 @@ class LazyGroup(click.Group):
             ctx.exit(EXIT_BROKEN_PIPE)
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, message="%(prog)s %(version)s")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Run Qwen 3.5 models: mtlqwen COMMAND --help tells more."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(EXIT_USAGE)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -74,9 +83,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return cli.main(args=arguments, prog_name="mtlqwen", standalone_mode=False) or 0
     except click.Abort:  # Ctrl-C; click has ended the line
         return EXIT_INTERRUPTED
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "mtlqwen"
+        reason = error.format_message().rstrip(".")
+        click.echo(f"{command}: {reason}; see {command} --help", err=True)
+        return EXIT_USAGE
     except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        return _fail(error.format_message())
     except MtlqError as error:
         return _fail(str(error))
     except OSError as error:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from .sampling import SamplingParams
     from .tokenizer import Tokenizer
 
-Receiver = WeakMethod[Callable[["Output", float], None]]
+Receiver = Callable[[], Callable[["Output", float], None] | None]
+"""A weak reference to what takes an output and the time it came at."""
+
 Submit = Callable[[Callable[["Output"], None]], Callable[[], None]]
 """Hands a request to the engine with its `on_output`; returns what cancels it."""
 

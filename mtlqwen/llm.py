@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 from weakref import WeakKeyDictionary
 
 from .chat import ChatTemplate, Prompt
@@ -133,8 +133,10 @@ class LLM:
         if isinstance(prompt, str) and raw:
             return self._raw_prompt(self.tokenizer.encode(prompt, control=True), prompt)
         if isinstance(prompt, str):
-            prompt = [{"role": "user", "content": prompt}]
-        elif not (prompt and isinstance(prompt[0], Mapping)):
+            messages: Sequence[Message] = [{"role": "user", "content": prompt}]
+        elif prompt and isinstance(prompt[0], Mapping):
+            messages = cast(Sequence[Message], prompt)
+        else:
             return self._raw_prompt(prompt, "")
         for name in ("thinking", "tools"):
             if template_kwargs and name in template_kwargs:
@@ -142,7 +144,7 @@ class LLM:
                     f"{name!r} cannot be set as a variable of the chat template",
                     param="chat_template_kwargs",
                 )
-        return self.template.render(prompt, thinking=thinking, **(template_kwargs or {}))
+        return self.template.render(messages, thinking=thinking, **(template_kwargs or {}))
 
     def _raw_prompt(self, ids: Sequence[Any], text: str) -> RawPrompt:
         if not ids:
@@ -177,10 +179,11 @@ class LLM:
 
         Raises RequestError, before anything runs, for a prompt that cannot be served.
         """
-        if not _is_many(prompts):
-            with self.stream(prompts, params, **prompt_kwargs) as stream:
+        many = _as_many(prompts)
+        if many is None:
+            with self.stream(cast(OnePrompt, prompts), params, **prompt_kwargs) as stream:
                 return stream.completion()
-        ready = [self.prompt(prompt, **prompt_kwargs) for prompt in prompts]
+        ready = [self.prompt(prompt, **prompt_kwargs) for prompt in many]
         streams: list[Stream] = []
         try:
             for prompt in ready:
@@ -205,10 +208,18 @@ class LLM:
         **prompt_kwargs: Any,
     ) -> Completion | list[Completion]:
         """`generate` for asyncio; cancelling the task cancels the requests."""
-        if not _is_many(prompts):
-            return await (await self.astream(prompts, params, **prompt_kwargs)).completion()
-        streams = [await self.astream(prompt, params, **prompt_kwargs) for prompt in prompts]
-        return list(await asyncio.gather(*(stream.completion() for stream in streams)))
+        many = _as_many(prompts)
+        if many is None:
+            one = await self.astream(cast(OnePrompt, prompts), params, **prompt_kwargs)
+            return await one.completion()
+        streams: list[AsyncStream] = []
+        try:
+            for prompt in many:
+                streams.append(await self.astream(prompt, params, **prompt_kwargs))
+            return list(await asyncio.gather(*(stream.completion() for stream in streams)))
+        finally:
+            for each in streams:
+                each.close()
 
     async def astream(
         self, prompt: OnePrompt, params: SamplingParams | None = None, **prompt_kwargs: Any
@@ -253,7 +264,8 @@ class LLM:
         self.close()
 
 
-def _is_many(prompts: OnePrompt | ManyPrompts) -> bool:
-    return (
-        isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], str | list | Prompt)
-    )
+def _as_many(prompts: OnePrompt | ManyPrompts) -> list[OnePrompt] | None:
+    """The prompts of a list of prompts; None for a single prompt, which may be a list itself."""
+    if isinstance(prompts, list) and prompts and isinstance(prompts[0], str | list | Prompt):
+        return cast(list[OnePrompt], prompts)
+    return None

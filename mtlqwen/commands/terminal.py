@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,20 @@ class Reporter:
             if self.enabled:
                 click.echo(f"mtlqwen: {what}", err=True)
             yield
+
+    @contextmanager
+    def progress(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """Shows `what` with a bar; yields what sets the bar to so much of so much."""
+        if not self.is_terminal:
+            with self.working(what):
+                yield lambda done, total: None
+            return
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(stderr=True), transient=True) as bars:
+            bar = bars.add_task(what)
+            yield lambda done, total: bars.update(bar, completed=done, total=total)
 
     def figures(self, done: Completion) -> None:
         """One line: prompt and generation speed, time to first token, memory."""

@@ -1,0 +1,5 @@
+"""`python -m mtlqwen`."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,62 @@
+"""Wrong usage: one line on stderr, exit status 2, nothing on stdout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from mtlqwen.cli import COMMANDS, run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["nosuch"], "nosuch"),
+        (["generate", "--foo"], "--foo"),
+        (["generate", "--top-p", "3", "x"], "--top-p"),
+        (["generate", "--max-tokens", "0", "x"], "--max-tokens"),
+        (["generate", ""], "empty"),
+        (["generate", "x", "y"], "y"),
+        (["generate", "x", "--prompt-file", "-"], "--prompt-file"),
+        (["generate", "--prompt-file", "/nonexistent/p"], "/nonexistent/p"),
+        (["generate", "1", "--raw", "--ids"], "--ids"),
+        (["generate", "1", "--ids", "--system", "x"], "--system"),
+        (["generate", "x", "--raw", "--no-think"], "--think"),
+        (["generate", "--ids", "1,x"], "'x'"),
+        (["generate", "--ids", "1,-2"], "'-2'"),
+        (["serve", "--port", "70000"], "--port"),
+        (["serve", "--kv-memory", "12X"], "12X"),
+        (["bench", "-p", "1,x"], "1,x"),
+        (["bench", "--batch", "0"], "--batch"),
+        (["convert", "/nonexistent/model", "x.gguf"], "/nonexistent/model"),
+        (["convert", ".", "x.gguf", "--type", "Q9"], "Q9"),
+    ],
+)
+def test_it_is_told_in_one_line(capsys, arguments, names):
+    assert run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert names in err
+    assert err.count("\n") == 1
+
+
+def test_no_command_shows_the_help(capsys):
+    assert run([]) == 2
+    shown = capsys.readouterr().err
+    assert all(name in shown for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_without_loading_the_library(command):
+    program = (
+        "import sys; from mtlqwen.cli import run; run(sys.argv[1:]); "
+        "heavy = {'numpy', 'tokenizers', 'jinja2', 'fastapi', 'rich'} & set(sys.modules); "
+        "sys.exit(f'{heavy} imported' if heavy else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, command, "--help"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"Usage: mtlqwen {command} ")

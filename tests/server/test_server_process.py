@@ -1,0 +1,50 @@
+"""The server as a process: signals, and a port that is taken."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from mtlqwen.server.run import bind
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture
+def process():
+    script = Path(__file__).with_name("fake_server.py")
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_server_in_order(process, number):
+    base = f"http://127.0.0.1:{int(process.stdout.readline())}"
+    with httpx.stream(
+        "POST", f"{base}/v1/chat/completions", json={"messages": MESSAGES, "stream": True}
+    ) as response:
+        lines = response.iter_lines()
+        next(lines)
+        process.send_signal(number)
+        # The answer goes on for the grace period, then the connection closes.
+        with pytest.raises(httpx.RemoteProtocolError):
+            for _ in lines:
+                pass
+    rest, errors = process.communicate(timeout=20)
+    assert (rest, process.returncode) == ("closed\n", 0)
+    assert "Traceback" not in errors
+
+
+def test_a_port_that_is_taken_is_an_error():
+    with bind("127.0.0.1", 0) as first:
+        first.listen()
+        with pytest.raises(OSError):
+            bind("127.0.0.1", first.getsockname()[1])
