@@ -1,0 +1,321 @@
+/* attention.c: causal attention over the f16 cache, times sigmoid(gate). A row's result is defined block by
+ * block: scores, maximum, exponentials, their sum and the weighted values of each block of block_tokens
+ * absolute positions, folded into the row's running triple in ascending order. So one row or many, one
+ * worker or several give the same bits. See docs/cpu-arithmetic.md. */
+#include "attention_items.h"
+#include "lanes_math.h"
+#include "tile.h"
+
+/* Softmax over some positions, per query row: the maximum score, the sum of exp(score - max), and the sum
+ * of exp(score - max) times V. */
+typedef struct triple {
+    float *max; /* [rows] */
+    float *sum; /* [rows] */
+    float *out; /* [rows][head_dim] */
+} triple;
+
+/* One item at work. Query rows are token-major, then the heads of the group. */
+typedef struct attention_work {
+    attention_item item;
+    uint32_t group, head_dim, block_tokens;
+    const uint16_t *k, *v;   /* the item's head in the tile of block 0 */
+    uint64_t tile_values;    /* from one block's tile to the next */
+    float *q;                /* [rows][head_dim], times scale */
+    float *scores;           /* [rows][block_tokens] */
+    float *strip;            /* [head_dim or block_tokens][LANES] */
+    triple running, block;
+} attention_work;
+
+/* How many positions of a block a query row sees: 0 where the block begins after the row. */
+static uint32_t num_visible(const attention_work *work, uint32_t row, uint32_t block)
+{
+    uint32_t end = work->item.first_position + row / work->group + 1;
+    uint32_t begin = block * work->block_tokens;
+    return end <= begin ? 0 : end - begin < work->block_tokens ? end - begin : work->block_tokens;
+}
+
+/* Sixteen columns of an f16 matrix as the b of a tile. A single tile of rows reads them where they are;
+ * more rows share one conversion. */
+static tile_operands strip_operands(const attention_work *work, const uint16_t *columns, uint64_t stride, uint32_t n,
+                                    uint32_t num_rows)
+{
+    if (num_rows <= LANES_TILE_ROWS) {
+        return (tile_operands){.b_f16 = columns, .b_stride = stride, .n = n};
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        lanes_store(work->strip + (uint64_t)i * LANES, lanes_load_f16(columns + i * stride));
+    }
+    return (tile_operands){.b = work->strip, .b_stride = LANES, .n = n};
+}
+
+static uint32_t tile_rows(uint32_t row, uint32_t num_rows)
+{
+    return num_rows - row < LANES_TILE_ROWS ? num_rows - row : LANES_TILE_ROWS;
+}
+
+/* scores = q K, rows first_row and up, as far as any row of a tile sees. */
+static void block_scores(const attention_work *work, uint32_t block, uint32_t first_row)
+{
+    uint32_t tokens = work->block_tokens, dim = work->head_dim, num_rows = work->item.num_rows;
+    const uint16_t *k_tile = work->k + block * work->tile_values;
+    for (uint32_t p = 0; p < num_visible(work, num_rows - 1, block); p += LANES) {
+        tile_operands strip = strip_operands(work, k_tile + p, tokens, dim, num_rows - first_row);
+        strip.a_stride = dim;
+        strip.c_stride = tokens;
+        for (uint32_t r = first_row; r < num_rows; r += LANES_TILE_ROWS) {
+            uint32_t count = tile_rows(r, num_rows);
+            if (num_visible(work, r + count - 1, block) > p) {
+                strip.a = work->q + (uint64_t)r * dim;
+                strip.c = work->scores + (uint64_t)r * tokens + p;
+                tile_multiply(&strip, count);
+            }
+        }
+    }
+}
+
+/* scores = exp(scores - max) over the visible positions; fills max and sum. */
+static void row_softmax(float *scores, uint32_t visible, float *max, float *sum)
+{
+    lanes top = lanes_splat(-INFINITY), total = lanes_zero();
+    for (uint32_t p = 0; p < visible; p += LANES) {
+        lanes s = lanes_load(scores + p);
+        if (visible - p < LANES) { /* what lies beyond may be anything */
+            s = lanes_select(lanes_first(visible - p), s, lanes_splat(-INFINITY));
+            lanes_store(scores + p, s);
+        }
+        top = lanes_max(top, s);
+    }
+    *max = lanes_largest(top);
+    for (uint32_t p = 0; p < visible; p += LANES) {
+        lanes e = lanes_exp(lanes_sub(lanes_load(scores + p), lanes_splat(*max)));
+        lanes_store(scores + p, e);
+        total = lanes_add(total, e);
+    }
+    *sum = lanes_sum(total);
+}
+
+/* out = exp(scores - max) V: each row over exactly the positions that it sees. */
+static void block_values(const attention_work *work, uint32_t block, uint32_t first_row, float *out)
+{
+    uint32_t tokens = work->block_tokens, dim = work->head_dim, num_rows = work->item.num_rows;
+    const uint16_t *v_tile = work->v + block * work->tile_values;
+    uint32_t most = num_visible(work, num_rows - 1, block);
+    for (uint32_t d = 0; d < dim; d += LANES) {
+        tile_operands strip = strip_operands(work, v_tile + d, dim, most, num_rows - first_row);
+        strip.a_stride = tokens;
+        strip.c_stride = dim;
+        for (uint32_t r = first_row; r < num_rows; r += LANES_TILE_ROWS) {
+            uint32_t count = tile_rows(r, num_rows);
+            tile_operands common = strip;
+            common.a = work->scores + (uint64_t)r * tokens;
+            common.c = out + (uint64_t)r * dim + d;
+            common.n = num_visible(work, r, block);
+            tile_multiply(&common, count);
+            for (uint32_t i = 1; i < count; i++) {
+                tile_operands rest = strip;
+                rest.n = num_visible(work, r + i, block) - common.n;
+                if (rest.n > 0) {
+                    rest.a = common.a + (uint64_t)i * tokens + common.n;
+                    rest.b = strip.b ? strip.b + common.n * strip.b_stride : NULL;
+                    rest.b_f16 = strip.b ? NULL : strip.b_f16 + common.n * strip.b_stride;
+                    rest.c = common.c + (uint64_t)i * dim;
+                    rest.accumulate = true;
+                    tile_multiply(&rest, 1);
+                }
+            }
+        }
+    }
+}
+
+/* Attention to one block into *result, for the rows that see any of it; returns the first of them. */
+static uint32_t attend_block(const attention_work *work, uint32_t block, const triple *result)
+{
+    uint32_t first_row = 0;
+    while (num_visible(work, first_row, block) == 0) {
+        first_row += work->group;
+    }
+    block_scores(work, block, first_row);
+    for (uint32_t r = first_row; r < work->item.num_rows; r++) {
+        float *scores = work->scores + (uint64_t)r * work->block_tokens;
+        row_softmax(scores, num_visible(work, r, block), result->max + r, result->sum + r);
+    }
+    block_values(work, block, first_row, result->out);
+    return first_row;
+}
+
+/* running = running and block together, rows first_row and up. */
+static void fold(const triple *running, const triple *block, uint32_t first_row, uint32_t num_rows, uint32_t dim)
+{
+    for (uint32_t r = first_row; r < num_rows; r += LANES) {
+        uint32_t left = num_rows - r;
+        lanes old_max = lanes_load_n(running->max + r, left), block_max = lanes_load_n(block->max + r, left);
+        lanes max = lanes_max(old_max, block_max);
+        lanes keep = lanes_exp(lanes_sub(old_max, max)), take = lanes_exp(lanes_sub(block_max, max));
+        lanes kept = lanes_mul(lanes_load_n(running->sum + r, left), keep);
+        lanes_store_n(running->max + r, max, left);
+        lanes_store_n(running->sum + r, lanes_fma(lanes_load_n(block->sum + r, left), take, kept), left);
+        float keeps[LANES], takes[LANES];
+        lanes_store(keeps, keep);
+        lanes_store(takes, take);
+        for (uint32_t i = 0; i < LANES && i < left; i++) {
+            float *out = running->out + (uint64_t)(r + i) * dim;
+            const float *more = block->out + (uint64_t)(r + i) * dim;
+            lanes row_keep = lanes_splat(keeps[i]), row_take = lanes_splat(takes[i]);
+            for (uint32_t d = 0; d < dim; d += LANES) {
+                lanes_store(out + d, lanes_fma(lanes_load(more + d), row_take, lanes_mul(lanes_load(out + d), row_keep)));
+            }
+        }
+    }
+}
+
+/* The triple of rows row and up in block's partial results of a split item. */
+static triple partial_triple(const attention_item *item, float *workspace, uint32_t block, uint32_t row, uint32_t dim)
+{
+    float *base = workspace + item->workspace_offset + (uint64_t)block * item->num_rows * (dim + 2);
+    uint32_t rows = item->num_rows;
+    return (triple){base + row, base + rows + row, base + 2 * rows + (uint64_t)row * dim};
+}
+
+/* Where the query row lies among the step's [R][H] heads. */
+static uint64_t query_index(const attention_batch *batch, const attention_item *item, uint32_t row)
+{
+    uint64_t step_row = (uint64_t)batch->query_start_loc[item->sequence] + item->first_token + row / batch->group;
+    return step_row * batch->args->num_heads + item->kv_head * batch->group + row % batch->group;
+}
+
+/* o = out / sum * sigmoid(gate) */
+static void write_row(const triple *row, const float *gate, uint32_t dim, float *o)
+{
+    lanes inverse = lanes_splat(1.0f / *row->sum);
+    for (uint32_t d = 0; d < dim; d += LANES) {
+        lanes mean = lanes_mul(lanes_load(row->out + d), inverse);
+        lanes_store(o + d, lanes_mul(mean, lanes_sigmoid(lanes_load(gate + d))));
+    }
+}
+
+static triple take_triple(float **scratch, uint32_t dim)
+{
+    triple t = {*scratch, *scratch + MAX_QUERY_ROWS, *scratch + 2 * MAX_QUERY_ROWS};
+    *scratch += (uint64_t)MAX_QUERY_ROWS * (dim + 2);
+    return t;
+}
+
+static attention_work begin_work(const mtlq_call *call, const attention_batch *batch, const attention_item *item)
+{
+    const mtlq_attention_args *args = call->args;
+    const int32_t *sequence_slots = call->buffers[2];
+    const float *q = call->buffers[4];
+    uint64_t dim = args->head_dim, tokens = args->block_tokens;
+    uint64_t head_values = dim * tokens, tile_values = args->num_kv_heads * head_values;
+    uint64_t slot_tile = (uint64_t)sequence_slots[item->sequence] * args->max_context / tokens;
+    uint64_t offset = slot_tile * tile_values + item->kv_head * head_values;
+    attention_work work = {
+        .item = *item,
+        .group = batch->group,
+        .head_dim = args->head_dim,
+        .block_tokens = args->block_tokens,
+        .k = (const uint16_t *)call->buffers[5] + offset,
+        .v = (const uint16_t *)call->buffers[6] + offset,
+        .tile_values = tile_values,
+    };
+    float *scratch = call->scratch;
+    work.strip = scratch;
+    work.q = work.strip + LANES * (dim > tokens ? dim : tokens);
+    work.scores = work.q + MAX_QUERY_ROWS * dim;
+    scratch = work.scores + MAX_QUERY_ROWS * tokens;
+    work.running = take_triple(&scratch, args->head_dim);
+    work.block = take_triple(&scratch, args->head_dim);
+    for (uint32_t r = 0; r < item->num_rows; r++) {
+        const float *query = q + query_index(batch, item, r) * dim;
+        for (uint32_t d = 0; d < dim; d += LANES) {
+            lanes_store(work.q + r * dim + d, lanes_mul(lanes_load(query + d), lanes_splat(args->scale)));
+        }
+    }
+    return work;
+}
+
+static void finish_row(const mtlq_call *call, const attention_batch *batch, const attention_item *item, uint32_t row,
+                       const triple *result)
+{
+    const float *qg = call->buffers[7];
+    float *o = call->buffers[8];
+    uint64_t query = query_index(batch, item, row), dim = batch->args->head_dim;
+    write_row(result, qg + (2 * query + 1) * dim, batch->args->head_dim, o + query * dim);
+}
+
+static void attend_whole(const mtlq_call *call, const attention_batch *batch, const attention_item *item)
+{
+    attention_work work = begin_work(call, batch, item);
+    attend_block(&work, 0, &work.running);
+    for (uint32_t block = 1; block < item->num_blocks; block++) {
+        uint32_t first_row = attend_block(&work, block, &work.block);
+        fold(&work.running, &work.block, first_row, item->num_rows, work.head_dim);
+    }
+    for (uint32_t r = 0; r < item->num_rows; r++) {
+        triple row = {work.running.max + r, work.running.sum + r, work.running.out + (uint64_t)r * work.head_dim};
+        finish_row(call, batch, item, r, &row);
+    }
+}
+
+/* This worker's blocks of a split item, each into its own place in the workspace. */
+static void attend_part(const mtlq_call *call, const attention_batch *batch, const attention_item *item)
+{
+    uint32_t begin = item_cut(batch, item, call->worker), end = item_cut(batch, item, call->worker + 1);
+    if (begin < end) {
+        attention_work work = begin_work(call, batch, item);
+        for (uint32_t block = begin; block < end; block++) {
+            triple partial = partial_triple(item, call->buffers[9], block, 0, work.head_dim);
+            attend_block(&work, block, &partial);
+        }
+    }
+}
+
+/* Folds the partial results of one row of a split item, in block order. */
+static void merge_row(const mtlq_call *call, const attention_batch *batch, const attention_item *item, uint32_t row)
+{
+    uint32_t dim = batch->args->head_dim;
+    uint32_t last_block = (item->first_position + row / batch->group) / batch->args->block_tokens;
+    triple running = partial_triple(item, call->buffers[9], 0, row, dim);
+    for (uint32_t block = 1; block <= last_block; block++) {
+        triple partial = partial_triple(item, call->buffers[9], block, row, dim);
+        fold(&running, &partial, 0, 1, dim);
+    }
+    finish_row(call, batch, item, row, &running);
+}
+
+void MTLQ_NAME(attention)(const mtlq_call *call)
+{
+    const mtlq_attention_args *args = call->args;
+    attention_batch batch = {
+        .args = args,
+        .query_start_loc = call->buffers[1],
+        .kv_valid = call->buffers[3],
+        .num_sequences = mtlq_rows(call, MTLQ_SEQUENCES),
+        .group = args->num_heads / args->num_kv_heads,
+        .num_workers = call->num_workers,
+    };
+    batch.total_cost = count_cost(&batch);
+    bool any_split = false;
+    attention_item item = {0};
+    while (next_item(&batch, &item)) {
+        any_split |= item.is_split;
+        if (item.is_split) {
+            attend_part(call, &batch, &item);
+        } else if (item.owner == call->worker) {
+            attend_whole(call, &batch, &item);
+        }
+    }
+    if (!any_split) {
+        return;
+    }
+    mtlq_pool_sync(call);
+    item = (attention_item){0};
+    uint32_t num_merged = 0;
+    while (next_item(&batch, &item)) {
+        for (uint32_t row = 0; item.is_split && row < item.num_rows; row++) {
+            if (num_merged++ % call->num_workers == call->worker) {
+                merge_row(call, &batch, &item, row);
+            }
+        }
+    }
+}

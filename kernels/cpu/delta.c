@@ -1,0 +1,158 @@
+/* delta.c: the gated delta rule token by token. The columns of the state do not depend on one another: a
+ * stripe of 32 columns goes through all rows of its sequence while it stays in the first-level cache. */
+#include <stdbool.h>
+
+#include "delta_rows.h"
+
+#define STRIPE_LANES 2u
+#define STRIPE (STRIPE_LANES * LANES)
+#define CACHE_LINE 64u
+
+/* One row of one head, and where its state stripe comes from and goes to. */
+typedef struct delta_step {
+    const float *q, *k, *v;
+    float decay, beta; /* exp(g), sigmoid(b) */
+    float *o;
+    const float *from;
+    uint64_t from_stride;
+    float *to;
+    uint64_t to_stride;
+    const char *ahead; /* 2 key_dim cache lines that a later step reads, or NULL */
+} delta_step;
+
+/* d = beta (v - decay S^T k);  S = decay S + k d^T;  o = S^T q. Sums over the key index: the even terms and
+ * the odd terms, each an fma chain, then even + odd. */
+static inline __attribute__((always_inline)) void run_step(const delta_step *step, uint32_t key_dim,
+                                                           const bool is_streamed, const bool is_ahead)
+{
+    lanes seen[2][STRIPE_LANES], out[2][STRIPE_LANES], d[STRIPE_LANES];
+    lanes decay = lanes_splat(step->decay);
+    const float *q = step->q, *k = step->k, *from = step->from;
+    float *to = step->to;
+    uint64_t from_stride = step->from_stride, to_stride = step->to_stride;
+
+    for (uint32_t j = 0; j < STRIPE_LANES; j++) {
+        seen[0][j] = seen[1][j] = out[0][j] = out[1][j] = lanes_zero();
+    }
+    for (uint32_t i = 0; i < key_dim; i += 2) {
+        for (uint32_t odd = 0; odd < 2; odd++) {
+            lanes k_i = lanes_splat(k[i + odd]);
+            if (is_ahead) {
+                __builtin_prefetch(step->ahead + (uint64_t)(i + odd) * CACHE_LINE, 0, 2);
+            }
+            for (uint32_t j = 0; j < STRIPE_LANES; j++) {
+                lanes s = lanes_load(from + (i + odd) * from_stride + j * LANES);
+                seen[odd][j] = lanes_fma(s, k_i, seen[odd][j]);
+            }
+        }
+    }
+    for (uint32_t j = 0; j < STRIPE_LANES; j++) {
+        lanes sum = lanes_add(seen[0][j], seen[1][j]);
+        lanes v = lanes_load(step->v + j * LANES);
+        d[j] = lanes_mul(lanes_splat(step->beta), lanes_fma(sum, lanes_splat(-step->decay), v));
+    }
+    for (uint32_t i = 0; i < key_dim; i += 2) {
+        for (uint32_t odd = 0; odd < 2; odd++) {
+            lanes k_i = lanes_splat(k[i + odd]), q_i = lanes_splat(q[i + odd]);
+            if (is_ahead) {
+                __builtin_prefetch(step->ahead + (uint64_t)(key_dim + i + odd) * CACHE_LINE, 0, 2);
+            }
+            for (uint32_t j = 0; j < STRIPE_LANES; j++) {
+                lanes s = lanes_mul(lanes_load(from + (i + odd) * from_stride + j * LANES), decay);
+                s = lanes_fma(k_i, d[j], s);
+                if (is_streamed) {
+                    lanes_stream(to + (i + odd) * to_stride + j * LANES, s);
+                } else {
+                    lanes_store(to + (i + odd) * to_stride + j * LANES, s);
+                }
+                out[odd][j] = lanes_fma(s, q_i, out[odd][j]);
+            }
+        }
+    }
+    for (uint32_t j = 0; j < STRIPE_LANES; j++) {
+        lanes_store(step->o + j * LANES, lanes_add(out[0][j], out[1][j]));
+    }
+}
+
+static void run_step_within(const delta_step *step, uint32_t key_dim)
+{
+    run_step(step, key_dim, false, false);
+}
+
+/* The last row: the new state is not read again in this call, so it goes past the caches. */
+static void run_step_out(const delta_step *step, uint32_t key_dim)
+{
+    bool is_streamed = (uintptr_t)step->to % CACHE_LINE == 0 && step->to_stride % LANES == 0;
+    if (is_streamed && step->ahead) {
+        run_step(step, key_dim, true, true);
+    } else if (is_streamed) {
+        run_step(step, key_dim, true, false);
+    } else {
+        run_step(step, key_dim, false, false);
+    }
+}
+
+/* Columns [column, column + STRIPE) of one head through all rows of its sequence. */
+static void run_stripe(const delta_rows *rows, const mtlq_delta_args *args, uint32_t column, const char *ahead,
+                       float *stripe)
+{
+    delta_step step = {.from = stripe, .from_stride = STRIPE, .to = stripe, .to_stride = STRIPE};
+    if (rows->old_state) {
+        step.from = rows->old_state + column;
+        step.from_stride = args->value_dim;
+    } else {
+        memset(stripe, 0, sizeof *stripe * STRIPE * args->key_dim);
+    }
+    for (uint32_t i = 0; rows->num_rows == 0 && i < args->key_dim; i++) { /* nothing to do but change banks */
+        memcpy(rows->new_state + (uint64_t)i * args->value_dim + column, step.from + i * step.from_stride,
+               STRIPE * sizeof *stripe);
+    }
+    float decays[LANES], betas[LANES];
+    for (uint32_t t = 0; t < rows->num_rows; t++) {
+        if (t % LANES == 0) {
+            lanes g, beta;
+            delta_gates(rows, t, &g, &beta);
+            lanes_store(decays, lanes_exp(g));
+            lanes_store(betas, beta);
+        }
+        step.q = rows->q + t * rows->row_stride;
+        step.k = rows->k + t * rows->row_stride;
+        step.v = rows->v + t * rows->row_stride + column;
+        step.decay = decays[t % LANES];
+        step.beta = betas[t % LANES];
+        step.o = rows->o + t * rows->o_stride + column;
+        if (t + 1 < rows->num_rows) {
+            run_step_within(&step, args->key_dim);
+        } else {
+            step.to = rows->new_state + column;
+            step.to_stride = args->value_dim;
+            step.ahead = ahead;
+            run_step_out(&step, args->key_dim);
+        }
+        step.from = stripe;
+        step.from_stride = STRIPE;
+    }
+}
+
+void MTLQ_NAME(delta)(const mtlq_call *call)
+{
+    const mtlq_delta_args *args = call->args;
+    uint64_t num_sequences = mtlq_rows(call, MTLQ_SEQUENCES);
+    uint64_t num_stripes = args->value_dim / STRIPE;
+    uint64_t ahead_bytes = 2ull * args->key_dim * CACHE_LINE; /* per stripe: all stripes, the whole state */
+
+    /* Item = (head, sequence, stripe), heads outermost: even shares whatever the lengths of the sequences. */
+    uint64_t begin, end;
+    mtlq_share(call, args->num_value_heads * num_sequences * num_stripes, &begin, &end);
+    for (uint64_t item = begin; item < end; item++) {
+        uint64_t head = item / num_stripes, stripe = item % num_stripes;
+        delta_rows rows = delta_rows_of(call, head / num_sequences, head % num_sequences);
+        const char *ahead = NULL;
+        if (item - stripe + num_stripes < end) { /* the next head's state comes in while this one is worked on */
+            delta_rows next = delta_rows_of(call, (head + 1) / num_sequences, (head + 1) % num_sequences);
+            ahead = next.old_state ? (const char *)next.old_state + stripe * ahead_bytes : NULL;
+        }
+        run_stripe(&rows, args, (uint32_t)stripe * STRIPE, ahead, call->scratch);
+    }
+    lanes_stream_end();
+}
