@@ -1,0 +1,147 @@
+"""`LLM`: the forms of a prompt, streams, asyncio, cancellation, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+
+import pytest
+from api_model import user, words
+
+from mtlqwen import LLM, SamplingParams
+from mtlqwen.errors import ModelError, MtlqError, RequestError
+
+GREEDY = SamplingParams(max_tokens=8)
+ENDLESS = SamplingParams(ignore_eos=True)
+QUESTION = "What is 17 + 25?"
+
+
+def until_idle(llm: LLM, limit_s: float = 5.0) -> None:
+    end_s = time.monotonic() + limit_s
+    while llm.engine.stats.num_running + llm.engine.stats.num_waiting:
+        assert time.monotonic() < end_s, "a request is still running"
+        time.sleep(0.005)
+
+
+def test_the_forms_of_a_prompt_mean_the_same(llm):
+    rendered = llm.prompt(QUESTION)
+    forms = [QUESTION, user(QUESTION), rendered.ids, rendered]
+    answers = [llm.generate(form, GREEDY).token_ids for form in forms]
+    answers.append(llm.generate(rendered.text, GREEDY, raw=True).token_ids)
+    assert all(ids == answers[0] for ids in answers)
+
+
+def test_many_prompts_give_many_answers_in_order(llm):
+    questions = ["Count from 1 to 3.", QUESTION]
+    many = llm.generate(questions, GREEDY)
+    assert [one.token_ids for one in many] == [llm.generate(q, GREEDY).token_ids for q in questions]
+
+
+def test_a_raw_prompt_keeps_the_think_tags_as_text(llm):
+    rendered = llm.prompt("Count from 5 to 12.")
+    params = SamplingParams(max_tokens=60)
+    chat, raw = llm.generate(rendered, params), llm.generate(rendered.text, params, raw=True)
+    assert chat.reasoning and chat.text
+    assert raw.reasoning == ""
+    assert "</think>" in raw.text
+
+
+def test_a_stream_says_what_generate_says(llm):
+    params = SamplingParams(max_tokens=60)
+    whole = llm.generate(QUESTION, params)
+    with llm.stream(QUESTION, params) as stream:
+        parts = {"content": "", "reasoning": ""}
+        for delta in stream:
+            parts[delta.kind] += delta.text
+    assert (parts["content"], parts["reasoning"]) == (whole.text, whole.reasoning)
+
+
+def test_the_figures_are_there(llm):
+    done = llm.generate(QUESTION, SamplingParams(max_tokens=20, ignore_eos=True))
+    assert done.generated_tokens == 20
+    assert done.prompt_tokens == len(llm.prompt(QUESTION).ids)
+    assert done.time_to_first_token_s > 0
+    assert done.generate_tokens_per_second > 0
+
+
+def test_closing_or_dropping_a_stream_frees_its_slot(llm):
+    with llm.stream(QUESTION, ENDLESS) as stream:
+        next(stream)
+    until_idle(llm)
+    stream = llm.stream(QUESTION, ENDLESS)
+    next(stream)
+    del stream
+    gc.collect()
+    until_idle(llm)
+
+
+def test_asyncio_runs_many_and_cancels_with_the_task(llm):
+    async def scenario() -> None:
+        questions = [QUESTION, "Count from 1 to 3."]
+        many = await llm.agenerate(questions, GREEDY)
+        assert [one.token_ids for one in many] == [
+            llm.generate(question, GREEDY).token_ids for question in questions
+        ]
+        stream = await llm.astream(QUESTION, GREEDY)
+        assert "".join([d.text async for d in stream if d.kind == "reasoning"]) == many[0].reasoning
+        endless = asyncio.create_task(llm.agenerate([QUESTION, QUESTION], ENDLESS))
+        await asyncio.sleep(0.1)
+        endless.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await endless
+
+    asyncio.run(scenario())
+    until_idle(llm)
+
+
+def test_an_asyncio_stream_that_is_dropped_frees_its_slot(llm):
+    async def scenario() -> None:
+        async for _ in await llm.astream(QUESTION, ENDLESS):
+            break
+
+    asyncio.run(scenario())
+    gc.collect()
+    until_idle(llm)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "raw", "words_of_the_error"),
+    [
+        ("", True, "empty"),
+        ([], False, "empty"),
+        ([4096], False, "4096"),
+        ([-1], False, "-1"),
+        ([1.5], False, "1.5"),
+        ([{"role": "robot", "content": "x"}], False, "role"),
+        (user(words(9000)), False, "8192"),
+    ],
+)
+def test_a_prompt_that_cannot_be_served_is_refused(llm, prompt, raw, words_of_the_error):
+    with pytest.raises(RequestError, match=words_of_the_error):
+        llm.generate(prompt, GREEDY, raw=raw)
+
+
+def test_one_bad_prompt_among_many_runs_none(llm):
+    with pytest.raises(RequestError):
+        llm.generate([[1, 2, 3], [99999]], ENDLESS)
+    until_idle(llm)
+
+
+def test_a_prompt_one_short_of_the_context_yields_one_token():  # A8
+    with LLM(ctx=256) as llm:
+        for max_tokens in (None, 50):
+            done = llm.generate([65] * 255, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
+            assert (done.generated_tokens, done.finish_reason) == (1, "length")
+        with pytest.raises(RequestError, match="256") as refused:
+            llm.generate([65] * 256)
+        assert refused.value.code == "context_length_exceeded"
+
+
+def test_settings_that_cannot_hold_are_refused(tmp_path):
+    with pytest.raises(MtlqError, match="drafter"):
+        LLM(drafter="drafter.gguf")
+    with pytest.raises(MtlqError, match="16384"):
+        LLM(ctx=1_000_000)
+    with pytest.raises((ModelError, OSError), match=r"missing\.gguf"):
+        LLM(tmp_path / "missing.gguf")
