@@ -44,7 +44,7 @@ class BatchMemory:
 
 @dataclass(frozen=True)
 class AttentionCache:
-    """K and V of one layer for every slot: [slot, max_context] positions in tiles of block_tokens."""
+    """K and V of one layer: [slot, max_context] positions in tiles of block_tokens."""
 
     keys: Memory
     values: Memory
@@ -75,8 +75,8 @@ class Limits:
 class CpuKernels:
     """Operations of the network as dispatches for the cpu device.
 
-    Quantised matrices read int8 activations: `linear` quantises its input once, however many matrices
-    read it.
+    Quantised matrices read int8 activations: `linear` quantises its input once, however many
+    matrices read it.
     """
 
     def __init__(self, plan: PlanBuilder, config: ModelConfig, batch: BatchMemory, limits: Limits):
@@ -104,7 +104,7 @@ class CpuKernels:
     def linear(
         self, x: Value, weight: Tensor, *, add_to: Value | None = None, out: Memory | None = None
     ) -> Value:
-        """x W^T, or add_to += x W^T in place; `out` puts the result in memory that outlives the step."""
+        """x W^T, or add_to += x W^T; `out` puts it in memory that outlives the step."""
         out_dim, in_dim = weight.shape
         y = add_to or self._value(x.rows, out_dim)
         target = out or y

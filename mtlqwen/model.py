@@ -1,7 +1,7 @@
 """The network: Qwen 3.5 dense, written once for every device.
 
-Layers 3, 7, 11, ... mix tokens by gated full attention, the others by a gated delta rule. Norm weights
-of a GGUF already hold the full factor (1 + w).
+Layers 3, 7, 11, ... mix tokens by gated full attention, the others by a gated delta rule. Norm
+weights of a GGUF already hold the full factor (1 + w).
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ ALIGNMENT = 256  # bytes between values in scratch memory
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """Memory that outlives a step: weights, caches, batch arrays. `key` names what hazards are tracked on."""
+    """Memory that outlives a step: weights, caches, batch arrays."""
 
     buffer: Buffer
     offset_bytes: int = 0
-    key: Hashable = None  # None: never written by a kernel
+    key: Hashable = None  # what hazards are tracked on; None: no kernel writes it
 
     def at(self, offset_bytes: int) -> Memory:
         return Memory(self.buffer, self.offset_bytes + offset_bytes, self.key)
@@ -27,7 +27,7 @@ class Memory:
 
 @dataclass(eq=False)
 class Value:
-    """An activation [rows, dim]. It lives in scratch from the epoch that writes it to its last reader's."""
+    """An activation [rows, dim], in scratch from the epoch that writes it to its last reader's."""
 
     rows: int  # index of the batch header word with the number of rows
     dim: int
@@ -55,9 +55,9 @@ class Step:
 class PlanBuilder:
     """Records dispatches in program order.
 
-    A dispatch waits (MTLQ_BARRIER) only if it reads or overwrites what a dispatch since the last barrier
-    wrote, or overwrites what one read. Dispatches between two barriers form an epoch and may overlap;
-    two values share scratch only if no epoch needs both, so placement adds no hazard.
+    A dispatch waits (MTLQ_BARRIER) only if it reads or overwrites what a dispatch since the last
+    barrier wrote, or overwrites what one read. Dispatches between two barriers form an epoch and
+    may overlap; two values share scratch only if no epoch needs both, so placement adds no hazard.
     """
 
     device: Device
@@ -134,7 +134,7 @@ def _key(operand: Operand) -> Hashable:
 
 
 def _place(values: Sequence[Value]) -> int:
-    """Gives every value an offset, largest first, lowest gap that fits; returns the bytes needed."""
+    """Gives every value an offset, largest first, in the lowest gap; returns the bytes needed."""
     placed: list[Value] = []
     end = 0
     for value in sorted(values, key=lambda v: -v.num_bytes):

@@ -39,10 +39,10 @@ class BatchArrays:
 
 
 class Runner:
-    """Runs packed batches. Bundles are mapped by the caller's map operations, banks flipped by it too.
+    """Runs packed batches. The caller maps bundles by map operations and flips banks.
 
-    Nothing is committed for slots and context that are not used: the K/V buffers are address space, GDN
-    banks are touched on first use.
+    Nothing is committed for slots and context that are not used: the K/V buffers are address
+    space, GDN banks are touched on first use.
     """
 
     def __init__(
@@ -111,7 +111,10 @@ class Runner:
         return self.num_tiles * self.tile_bytes
 
     def new_heap(self, num_bundles: int) -> int:
-        """A chunk of physical memory; tile t of bundle b is at page (t * num_bundles + b) * pages_per_tile."""
+        """A chunk of physical memory: its id.
+
+        Tile t of bundle b is at page (t * num_bundles + b) * pages_per_tile.
+        """
         heap = self.device.heap(num_bundles * self.bundle_bytes, self.page_bytes)
         self._heaps[heap.id] = heap, num_bundles
         return heap.id
@@ -163,8 +166,8 @@ class Runner:
         fitting = [n for n in self.device.info.sparse_page_bytes if self.tile_bytes % n == 0]
         if not fitting:
             raise MtlqError(
-                f"a K/V tile of {self.block_tokens} tokens is {self.tile_bytes} bytes, no multiple of the "
-                f"device's pages {self.device.info.sparse_page_bytes}; use larger blocks"
+                f"a K/V tile of {self.block_tokens} tokens is {self.tile_bytes} bytes, no multiple of"
+                f" the device's pages {self.device.info.sparse_page_bytes}; use larger blocks"
             )
         self.page_bytes = max(fitting)
         cache_bytes = self.max_slots * self.max_context // self.block_tokens * self.tile_bytes
@@ -272,7 +275,7 @@ class Runner:
 
 
 def _identity(gguf: GGUF) -> bytes:
-    """A digest of what decides the numbers of a model: tensor table and a sample of every tensor."""
+    """A digest of what decides a model's numbers: tensor table and a sample of every tensor."""
     digest = hashlib.sha256()
     for info in gguf.tensors.values():
         digest.update(f"{info.name} {info.type} {info.shape} {info.num_bytes}\n".encode())

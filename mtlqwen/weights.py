@@ -64,7 +64,7 @@ class Layer:
 
 
 class Weights:
-    """All tensors of a model. The file's mapping is wrapped; only the conv taps are copied (transposed)."""
+    """All tensors of a model. The file's mapping is wrapped; only the conv taps are copied."""
 
     def __init__(self, device: Device, gguf: GGUF, config: ModelConfig):
         self._gguf = gguf

@@ -1,7 +1,7 @@
 """Qwen 3.5 dense in NumPy over dequantised GGUF tensors: the definition of right.
 
-Token by token, float64 by default. Formulas follow the published architecture; every engine result is
-compared with this.
+Token by token, float64 by default. Formulas follow the published architecture; every engine result
+is compared with this.
 """
 
 import numpy as np
