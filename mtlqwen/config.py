@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -125,13 +126,40 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return tensors
 
 
+def config_metadata(config: ModelConfig, rope_sections: Sequence[int]) -> dict[str, Any]:
+    """The keys that from_gguf reads, for writing a file (tokenizer and `general.*` apart)."""
+    inner = config.num_value_heads * config.value_dim
+    values: dict[str, Any] = {
+        "block_count": config.num_layers,
+        "context_length": config.max_position,
+        "embedding_length": config.hidden_dim,
+        "feed_forward_length": config.ffn_dim,
+        "attention.head_count": config.num_heads,
+        "attention.head_count_kv": config.num_kv_heads,
+        "attention.key_length": config.head_dim,
+        "attention.value_length": config.head_dim,
+        "attention.layer_norm_rms_epsilon": config.norm_eps,
+        "attention.recurrent_layers": np.array([kind == "delta" for kind in config.layer_kinds]),
+        "full_attention_interval": config.layer_kinds.index("attention") + 1,
+        "rope.freq_base": config.rope_theta,
+        "rope.dimension_count": config.rotary_dim,
+        "rope.dimension_sections": np.array([*rope_sections, 0], np.int32),
+        "ssm.conv_kernel": CONV_TAPS,
+        "ssm.state_size": config.key_dim,
+        "ssm.group_count": config.num_key_heads,
+        "ssm.time_step_rank": config.num_value_heads,
+        "ssm.inner_size": inner,
+    }
+    return {f"qwen35.{key}": value for key, value in values.items()}
+
+
 def is_always_f32(name: str, shape: tuple[int, ...]) -> bool:
     """Whether a tensor stays F32 in every file: the vectors and the convolution taps."""
     return len(shape) == 1 or name.endswith("ssm_conv1d.weight")
 
 
 def validate_tensors(gguf: GGUF, config: ModelConfig) -> None:
-    """Raise ModelError unless the file holds the network's tensors, and no others but MTP blocks."""
+    """Raise ModelError unless the file holds the network's tensors and, MTP apart, no others."""
     expected = expected_tensors(config)
     if "blk.0.attn_norm.weight" not in gguf.tensors:
         raise ModelError(
@@ -244,7 +272,15 @@ def _layer_kinds(keys: _Keys, num_layers: int) -> tuple[LayerKind, ...]:
         raise keys.error(
             "attention.recurrent_layers", f"{_shown(recurrent)}, not a flag for each layer"
         )
-    return tuple("delta" if flag else "attention" for flag in recurrent[:num_layers])
+    kinds: tuple[LayerKind, ...] = tuple(
+        "delta" if flag else "attention" for flag in recurrent[:num_layers]
+    )
+    if len(set(kinds)) != 2:
+        raise keys.error(
+            "full_attention_interval",
+            f"{interval}, which makes all {num_layers} layers {kinds[0]!r}; a model has both kinds",
+        )
+    return kinds
 
 
 def _head_counts(keys: _Keys, kinds: tuple[LayerKind, ...]) -> dict[str, int]:

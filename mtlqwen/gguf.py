@@ -230,7 +230,7 @@ class GGUFWriter:
 
     def __enter__(self) -> Self:
         try:
-            self._file = open(self._temporary, "xb")  # noqa: SIM115
+            self._file = open(self._temporary, "xb")
             self._file.write(self._header)
         except OSError as error:
             self._temporary.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -100,7 +101,7 @@ class ValueType(IntEnum):
     F64 = 12
 
 
-SCALARS = {
+SCALARS: dict[ValueType, np.dtype[Any]] = {
     ValueType.U8: np.dtype("<u1"),
     ValueType.I8: np.dtype("<i1"),
     ValueType.U16: np.dtype("<u2"),

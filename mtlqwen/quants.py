@@ -153,8 +153,8 @@ def _q5_k(blocks: np.ndarray) -> np.ndarray:
 
 
 def _q6_k(blocks: np.ndarray) -> np.ndarray:
-    low = blocks[:, :128].reshape(-1, 2, 1, 64)
-    low = np.concatenate([low & 15, low >> 4], axis=2).reshape(-1, 256)
+    packed = blocks[:, :128].reshape(-1, 2, 1, 64)
+    low = np.concatenate([packed & 15, packed >> 4], axis=2).reshape(-1, 256)
     codes = (low | _two_bit_codes(blocks[:, 128:192]) << 4).astype(np.float32) - 32
     scales = _f16(blocks[:, 208:210]) * blocks[:, 192:208].view(np.int8)
     return scales[..., None] * codes.reshape(-1, 16, 16)
