@@ -166,8 +166,8 @@ class Runner:
         fitting = [n for n in self.device.info.sparse_page_bytes if self.tile_bytes % n == 0]
         if not fitting:
             raise MtlqError(
-                f"a K/V tile of {self.block_tokens} tokens is {self.tile_bytes} bytes, no multiple of"
-                f" the device's pages {self.device.info.sparse_page_bytes}; use larger blocks"
+                f"a K/V tile of {self.block_tokens} tokens is {self.tile_bytes} bytes, no multiple"
+                f" of the device's pages {self.device.info.sparse_page_bytes}; use larger blocks"
             )
         self.page_bytes = max(fitting)
         cache_bytes = self.max_slots * self.max_context // self.block_tokens * self.tile_bytes

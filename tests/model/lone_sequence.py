@@ -7,7 +7,7 @@ from mtlqwen.runner import Runner
 
 
 class LoneSequence:
-    """A sequence in one slot; `feed` returns the logits of its tokens [len(ids), num_vocab_rows]."""
+    """A sequence in one slot; `feed` returns the logits of its tokens [n, num_vocab_rows]."""
 
     def __init__(self, runner: Runner, slot: int = 0, max_tokens: int = 1024):
         self.runner = runner
