@@ -140,6 +140,10 @@ class Stream(Iterator[Delta]):
         self._ready: deque[Delta] = deque()
         self._cancel = submit(_putter(self._outputs))
 
+    @property
+    def prompt_tokens(self) -> int:
+        return self._generation.prompt_tokens
+
     def __next__(self) -> Delta:
         while not self._ready:
             if self._generation.finish_reason is not None:

@@ -108,7 +108,7 @@ class Printer:
 def print_answer(stream: Stream, reporter: Reporter) -> Completion:
     """Streams an answer to stdout; the whole of it."""
     printer = Printer()
-    with reporter.working("reading the prompt"):
+    with reporter.working(f"reading {stream.prompt_tokens} prompt tokens"):
         first = next(stream, None)
     try:
         if first is not None:

@@ -12,6 +12,8 @@ from mtlqwen.text import Delta
 
 MEMBER_OF_KIND = {"content": "content", "reasoning": "reasoning_content"}
 DONE = b"data: [DONE]\n\n"
+# Made once: `json.dumps` with an option makes an encoder per call.
+_as_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Objects:
@@ -25,7 +27,7 @@ class Objects:
         self._id = self.id_prefix + secrets.token_hex(12)
         self._model = model
         self._created_s = int(time.time())
-        head = json.dumps(self._head(self.chunk_object), ensure_ascii=False)
+        head = _as_json(self._head(self.chunk_object))
         self._event_head = f"data: {head[:-1]}, "
 
     def _head(self, kind: str) -> dict[str, Any]:
@@ -47,9 +49,9 @@ class Objects:
 
     def closing(self, done: Completion, include_usage: bool) -> bytes:
         """The events that end the stream."""
-        events = self._choice_event(self._nothing, json.dumps(done.finish_reason))
+        events = self._choice_event(self._nothing, _as_json(done.finish_reason))
         if include_usage:
-            events += self._event(f'"choices": [], "usage": {json.dumps(_usage(done))}')
+            events += self._event(f'"choices": [], "usage": {_as_json(_usage(done))}')
         return events + DONE
 
     def _choice_event(self, member: str, finish_reason: str) -> bytes:
@@ -86,7 +88,7 @@ class ChatObjects(Objects):
         return {"message": message}
 
     def _piece(self, delta: Delta) -> str:
-        text = json.dumps(delta.text, ensure_ascii=False)
+        text = _as_json(delta.text)
         return f'"delta": {{"{MEMBER_OF_KIND[delta.kind]}": {text}}}'
 
 
@@ -102,7 +104,7 @@ class TextObjects(Objects):
         return {"text": done.text}
 
     def _piece(self, delta: Delta) -> str:
-        return f'"text": {json.dumps(delta.text, ensure_ascii=False)}'
+        return f'"text": {_as_json(delta.text)}'
 
 
 def _usage(done: Completion) -> dict[str, Any]:
