@@ -9,12 +9,12 @@ from mtlqwen.runner import Runner
 class LoneSequence:
     """A sequence in one slot; `feed` returns the logits of its tokens [n, num_vocab_rows]."""
 
-    def __init__(self, runner: Runner, slot: int = 0, max_tokens: int = 1024):
+    def __init__(self, runner: Runner, slot: int = 0):
         self.runner = runner
         self.slot = slot
         self.kv_valid = 0
         self.bank = 0
-        num_bundles = -(-max_tokens // runner.block_tokens)
+        num_bundles = runner.max_context // runner.block_tokens
         self.heap = runner.new_heap(num_bundles)
         self._map(abi.MAP, num_bundles)
         self.num_bundles = num_bundles
