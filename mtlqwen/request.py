@@ -1,0 +1,94 @@
+"""What goes into the engine and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from collections.abc import Sequence as Ids
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ._sample import Sampler
+from ._sequence import Sequence
+from .errors import RequestError
+from .sampling import SamplingParams
+
+TokenLogprobs = tuple[float, list[tuple[int, float]]]
+"""Log-probability of a token, and the most likely tokens with theirs."""
+
+
+@dataclass(slots=True)
+class Output:
+    """What a step brought for a request; the last one has a finish_reason."""
+
+    tokens: list[int]
+    finish_reason: str | None = None  # "stop" | "length" | "cancelled" | "error"
+    error: Exception | None = None
+    cached_tokens: int = 0  # of the prompt, restored from the prefix cache
+    logprobs: list[TokenLogprobs] | None = None  # one per token, if params.logprobs asks for them
+
+
+class Request:
+    """A submitted request; `Engine.cancel` takes it. The engine's thread owns all its fields."""
+
+    def __init__(
+        self,
+        ids: npt.NDArray[np.int32],
+        number: int,
+        params: SamplingParams,
+        *,
+        num_left: int,
+        num_tokens: int,
+        checkpoints: Collection[int],
+        stop_ids: Collection[int],
+        on_output: Callable[[Output], None],
+    ):
+        self.sequence = Sequence(ids, number, self)
+        self.params = params
+        self.on_output = on_output
+        self.num_left = num_left  # tokens that may still be generated
+        self.checkpoints = set(checkpoints)
+        self.stop_ids = frozenset(params.stop_ids).union(() if params.ignore_eos else stop_ids)
+        # Plain greedy requests take the device's choice.
+        self.sampler: Sampler | None = None
+        if not params.is_greedy or params.logprobs is not None:
+            self.sampler = Sampler(params, num_tokens, prompt_ids=ids)
+        self.cached_tokens: int | None = None  # known from the first admission on
+        self.num_published = 0  # leading tokens that a prefix entry stands for
+        self.waits_for: tuple[Sequence, int] | None = None  # a sequence, the position it publishes
+        self.finish_reason: str | None = None
+
+    def choose(
+        self, logits: npt.NDArray[np.float32], greedy: int
+    ) -> tuple[int, list[TokenLogprobs] | None]:
+        """The token that follows, given a row of logits and its largest index; its log-
+        probabilities.
+        """
+        if self.sampler is None:
+            return greedy, None
+        token = self.sampler.sample(logits)
+        self.sampler.accept(token)
+        if self.params.logprobs is None:
+            return token, None
+        return token, [self.sampler.logprobs(logits, token, self.params.logprobs)]
+
+
+def checked_prompt(
+    ids: Ids[int] | npt.NDArray[np.int32], checkpoints: Collection[int], num_tokens: int
+) -> npt.NDArray[np.int32]:
+    """The ids as an array; RequestError if they or the checkpoints are out of range."""
+    tokens = np.asarray(ids)
+    if tokens.ndim != 1 or len(tokens) == 0:
+        raise RequestError("the prompt has no tokens", param="prompt")
+    if tokens.dtype.kind not in "iu":
+        raise RequestError("the prompt is not a list of token ids", param="prompt")
+    if tokens.min() < 0 or tokens.max() >= num_tokens:
+        wrong = next(int(token) for token in tokens if not 0 <= token < num_tokens)
+        raise RequestError(f"token {wrong} is not within 0 to {num_tokens - 1}", param="prompt")
+    if any(not 0 < position <= len(tokens) for position in checkpoints):
+        raise RequestError(
+            f"checkpoints {sorted(checkpoints)} are not within 1 to {len(tokens)}",
+            param="checkpoints",
+        )
+    return np.ascontiguousarray(tokens, np.int32)

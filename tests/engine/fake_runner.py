@@ -1,0 +1,277 @@
+"""A runner without a model: the next token is a hash of everything that the engine must get right.
+
+The "GDN state" of a slot is a rolling hash over its tokens, kept in two banks; the "K/V" of a
+position is eight bytes per tile derived from the state there, written through page tables that only
+map operations change. Logits hash the state with every K/V byte of the sequence. A wrong bank,
+slot, position, mapping, snapshot or bundle copy changes the tokens; touching what is not mapped
+raises. Free memory is junk.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+
+from mtlqwen import abi
+
+M64 = (1 << 64) - 1
+VALUE_BYTES = 8  # of one position in one tile
+
+
+def mix(x: int) -> int:
+    """splitmix64"""
+    x = (x + 0x9E3779B97F4A7C15) & M64
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & M64
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & M64
+    return x ^ (x >> 31)
+
+
+def next_state(state: int, last: int, token: int) -> int:
+    return mix(state ^ mix(token * 31 + last))
+
+
+def kv_value(state: int, tile: int) -> int:
+    return mix(state + tile + 1)
+
+
+def position_weight(position):
+    return 2 * position + 1
+
+
+def logits_of(state: int, digest: int, num_tokens: int) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        x = np.arange(num_tokens, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        x ^= np.uint64(mix(state ^ digest))
+        x = (x ^ (x >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    return ((x >> np.uint64(40)) / np.float64(1 << 21)).astype(np.float32)
+
+
+class Oracle:
+    """The same function straight from the token history, with no memory to get wrong."""
+
+    def __init__(self, num_tiles: int, num_tokens: int):
+        self.num_tiles, self.num_tokens = num_tiles, num_tokens
+
+    def logits(self, ids) -> np.ndarray:
+        return logits_of(*self._absorb((0, 0, 0, 0), ids)[:2], self.num_tokens)
+
+    def generate(self, ids, count: int, choose=np.argmax) -> list[int]:
+        """`count` tokens that follow `ids`, each chosen from its logits."""
+        cursor, out = self._absorb((0, 0, 0, 0), ids), []
+        for _ in range(count):
+            token = int(choose(logits_of(cursor[0], cursor[1], self.num_tokens)))
+            out.append(token)
+            cursor = self._absorb(cursor, [token])
+        return out
+
+    def _absorb(self, cursor, ids):
+        state, digest, last, position = cursor
+        for token in ids:
+            state, last = next_state(state, last, int(token)), int(token)
+            for tile in range(self.num_tiles):
+                digest = (digest + kv_value(state, tile) * position_weight(position)) & M64
+            position += 1
+        return state, digest, last, position
+
+
+@dataclass
+class FakeBatch:
+    header: np.ndarray
+    input_ids: np.ndarray
+    row_sequence: np.ndarray
+    positions: np.ndarray
+    query_start_loc: np.ndarray
+    sequence_slots: np.ndarray
+    batched_kv_valid: np.ndarray
+    bank: np.ndarray
+    state: np.ndarray
+    logit_rows: np.ndarray
+
+
+class FakeRunner:
+    def __init__(
+        self,
+        *,
+        max_slots=4,
+        max_context=256,
+        pass_tokens=32,
+        block_tokens=16,
+        num_tiles=3,
+        pages_per_tile=2,
+        num_tokens=50,
+        arena_bundles=512,
+        max_mappings=0,
+        model_id=b"fake",
+    ):
+        self.max_slots, self.max_context = max_slots, max_context
+        self.pass_tokens, self.block_tokens = pass_tokens, block_tokens
+        self.num_tiles, self.pages_per_tile = num_tiles, pages_per_tile
+        self.tile_bytes = block_tokens * VALUE_BYTES
+        self.page_bytes = self.tile_bytes // pages_per_tile
+        self.bundle_bytes = num_tiles * self.tile_bytes
+        self.state_bytes = 16
+        self.model_id = model_id
+        self.config = SimpleNamespace(num_tokens=num_tokens, num_vocab_rows=num_tokens + 6)
+        self.device = SimpleNamespace(
+            info=SimpleNamespace(max_mappings=max_mappings, memory_bytes=1 << 20), map=self._map
+        )
+        self.cache_buffers = [100 + 7 * tile for tile in range(num_tiles)]
+        self.device_ns = 0
+        self.fail_next: Exception | None = None
+        self.num_runs = self.num_rows = self.num_map_ops = 0
+        rng = np.random.default_rng(7)
+        self._arena = rng.integers(0, 256, arena_bundles * self.bundle_bytes, np.uint8)
+        self._used = np.zeros(arena_bundles, bool)
+        self._heaps: dict[int, tuple[int, int]] = {}  # id -> first bundle of the arena, bundles
+        self._next_heap = 1
+        num_pages = max_slots * max_context // block_tokens * pages_per_tile
+        self._tables = np.full((num_tiles, num_pages), -1, np.int64)  # page of the arena
+        self._heap_of = np.full((num_tiles, num_pages), -1, np.int64)
+        self.banks = rng.integers(0, 1 << 63, (2, max_slots, 2), np.uint64)  # state, last token
+        self._create_arrays()
+
+    def _create_arrays(self):
+        def array(length, dtype=np.int32):
+            return np.full(length, 12345, dtype)
+
+        rows, slots = self.pass_tokens, self.max_slots
+        self.batch = FakeBatch(
+            array(16, np.uint32), array(rows), array(rows), array(rows), array(slots + 1),
+            array(slots), array(slots), array(slots), array(slots), array(rows),
+        )  # fmt: skip
+        self.logits = np.full((rows, self.config.num_vocab_rows), np.nan, np.float32)
+        self.argmax = np.full(rows, -1, np.int32)
+
+    def oracle(self) -> Oracle:
+        return Oracle(self.num_tiles, self.config.num_tokens)
+
+    # ---- the interface of a runner ---------------------------------------------------------
+
+    def new_heap(self, num_bundles):
+        for first in range(len(self._used) - num_bundles + 1):
+            if not self._used[first : first + num_bundles].any():
+                break
+        else:
+            raise MemoryError(f"arena: no {num_bundles} bundles in a row")
+        self._used[first : first + num_bundles] = True
+        heap, self._next_heap = self._next_heap, self._next_heap + 1
+        self._heaps[heap] = first, num_bundles
+        return heap
+
+    def free_heap(self, heap):
+        assert not (self._heap_of == heap).any(), f"heap {heap} is still mapped"
+        first, num_bundles = self._heaps.pop(heap)
+        self._used[first : first + num_bundles] = False
+        self._arena[first * self.bundle_bytes : (first + num_bundles) * self.bundle_bytes] ^= 0xA5
+
+    @property
+    def num_heaps(self):
+        return len(self._heaps)
+
+    @property
+    def num_mapped_pages(self):
+        return int((self._tables >= 0).sum())
+
+    def bundle_view(self, heap, bundle):
+        first, num_bundles = self._heaps[heap]
+        assert 0 <= bundle < num_bundles
+        start = first * self.bundle_bytes
+        return [
+            self._arena[start + (tile * num_bundles + bundle) * self.tile_bytes :][
+                : self.tile_bytes
+            ]
+            for tile in range(self.num_tiles)
+        ]
+
+    def save_state(self, slot, bank, out):
+        out[:] = self.banks[bank, slot].view(np.uint8)
+
+    def load_state(self, slot, bank, source):
+        self.banks[bank, slot] = source.view(np.uint64)
+
+    def run(self, map_ops=None):
+        start = time.perf_counter_ns()
+        if self.fail_next is not None:
+            raise self.fail_next
+        if map_ops is not None:
+            self._map(map_ops)
+        num_rows, num_sequences, num_logit_rows = (int(x) for x in self.batch.header[:3])
+        assert 1 <= num_rows <= self.pass_tokens and 1 <= num_sequences <= self.max_slots
+        slots = self.batch.sequence_slots[:num_sequences]
+        assert len(set(slots.tolist())) == num_sequences, "two sequences in one slot"
+        wanted = {int(r): i for i, r in enumerate(self.batch.logit_rows[:num_logit_rows])}
+        for index in range(num_sequences):
+            self._run_sequence(index, wanted)
+        assert not wanted, f"rows {wanted} belong to no sequence"
+        assert self.batch.query_start_loc[num_sequences] == num_rows
+        self.num_runs += 1
+        self.num_rows += num_rows
+        self.device_ns = time.perf_counter_ns() - start
+
+    # ---- the "model" -----------------------------------------------------------------------
+
+    def _run_sequence(self, index, wanted):
+        b = self.batch
+        rows = range(int(b.query_start_loc[index]), int(b.query_start_loc[index + 1]))
+        slot, kv_valid, bank = (
+            int(b.sequence_slots[index]),
+            int(b.batched_kv_valid[index]),
+            int(b.bank[index]),
+        )
+        assert b.state[index] == -1 and len(rows) > 0
+        state, last = (int(x) for x in self.banks[bank, slot]) if kv_valid else (0, 0)
+        for row in rows:
+            position, token = kv_valid + row - rows.start, int(b.input_ids[row])
+            assert b.positions[row] == position and b.row_sequence[row] == index
+            state, last = next_state(state, last, token), token
+            page, offset = self._locate(slot, position)
+            for tile in range(self.num_tiles):
+                target = self._arena[page[tile] * self.page_bytes + offset :][:VALUE_BYTES]
+                target.view(np.uint64)[0] = kv_value(state, tile)
+            if row in wanted:
+                self._predict(wanted.pop(row), slot, position + 1, state)
+        self.banks[bank ^ 1, slot] = state, last
+
+    def _locate(self, slot, position):
+        per_page = self.page_bytes // VALUE_BYTES
+        page = (slot * self.max_context + position) // per_page
+        pages = self._tables[:, page]
+        assert (pages >= 0).all(), f"fault: slot {slot} position {position} is not mapped"
+        return pages, position % per_page * VALUE_BYTES
+
+    def _predict(self, out, slot, length, state):
+        per_page = self.page_bytes // VALUE_BYTES
+        first = slot * self.max_context // per_page
+        pages = self._tables[:, first : first + -(-length // per_page)]
+        assert (pages >= 0).all(), f"fault: slot {slot} below {length} is not mapped"
+        values = self._arena.view(np.uint64).reshape(-1, per_page)[pages]
+        values = values.reshape(self.num_tiles, -1)[:, :length]
+        with np.errstate(over="ignore"):
+            weights = position_weight(np.arange(length, dtype=np.uint64))
+            digest = int((values * weights).sum(dtype=np.uint64))
+        valid = self.config.num_tokens
+        self.logits[out, :valid] = logits_of(state, digest, valid)
+        self.argmax[out] = np.argmax(self.logits[out, :valid])
+
+    # ---- mapping ---------------------------------------------------------------------------
+
+    def _map(self, ops):
+        for op in ops:
+            kind, buffer, heap, reserved, page, heap_page, num_pages = (int(x) for x in op.item())
+            tile = self.cache_buffers.index(buffer)
+            self.num_map_ops += 1
+            assert reserved == 0 and num_pages > 0 and page + num_pages <= self._tables.shape[1]
+            target = slice(page, page + num_pages)
+            if kind == abi.UNMAP:
+                assert heap == abi.NO_ID and (self._tables[tile, target] >= 0).all()
+                self._tables[tile, target] = self._heap_of[tile, target] = -1
+                continue
+            first, num_bundles = self._heaps[heap]
+            assert kind == abi.MAP and (self._tables[tile, target] < 0).all(), "mapped twice"
+            assert heap_page + num_pages <= num_bundles * self.num_tiles * self.pages_per_tile
+            start = first * self.num_tiles * self.pages_per_tile + heap_page
+            self._tables[tile, target] = np.arange(start, start + num_pages)
+            self._heap_of[tile, target] = heap
