@@ -110,11 +110,26 @@ static inline __m256i activations(const xblock *x, unsigned k)
     return _mm256_set1_epi32(four);
 }
 
-/* Adds one int16 scale times int16 sums, widened. */
-static inline words widen(words parts, words sums, words scale)
+/* Leaves a running sum where it stands: compilers turn the chain of additions into a tree that spills. */
+#define PIN(sum) __asm__("" : "+x"((sum).lo), "+x"((sum).hi))
+
+/* Adds word k of a group to int16 sums, or starts them. Signed codes are multiplied as magnitude times
+ * activation with the sign of the code: |-128| fits an unsigned byte. */
+static inline __attribute__((always_inline)) words multiply_word(words sums, const int starts, words code,
+                                                                 const unsigned max_code, const xblock *x, unsigned k)
 {
-    return (words){_mm256_add_epi32(parts.lo, _mm256_madd_epi16(sums.lo, scale.lo)),
-                   _mm256_add_epi32(parts.hi, _mm256_madd_epi16(sums.hi, scale.hi))};
+    __m256i a = activations(x, k);
+    words product;
+    if (max_code == 128) {
+        words magnitude = EACH1(_mm256_abs_epi8, code);
+        product.lo = _mm256_maddubs_epi16(magnitude.lo, _mm256_sign_epi8(a, code.lo));
+        product.hi = _mm256_maddubs_epi16(magnitude.hi, _mm256_sign_epi8(a, code.hi));
+    } else {
+        product = WITH(_mm256_maddubs_epi16, code, a);
+    }
+    sums = starts ? product : EACH2(_mm256_add_epi16, sums, product);
+    PIN(sums);
+    return sums;
 }
 
 static inline __attribute__((always_inline)) void
@@ -126,31 +141,19 @@ words_dot32(words *sums, const words codes[8], const words *scales, const unsign
     const unsigned run = num_scales == 2 && fits > 4 ? 4 : fits;
     words parts[LINEAR_TILE];
 #pragma GCC unroll 8
-    for (unsigned t = 0; t < num_rows; t++) {
-        parts[t] = words_splat(0);
-    }
-#pragma GCC unroll 8
     for (unsigned k0 = 0; k0 < 8; k0 += run) {
         words scale = num_scales == 0 ? words_splat(0x00010001) : scales[k0 * num_scales / 8];
         words products[LINEAR_TILE];
-#pragma GCC unroll 8
-        for (unsigned k = k0; k < k0 + run; k++) {
-            words code = codes[k];
-            words magnitude = max_code == 128 ? EACH1(_mm256_abs_epi8, code) : code;
-#pragma GCC unroll 8
-            for (unsigned t = 0; t < num_rows; t++) {
-                __m256i a = activations(x + t, 8 * group + k), lo = a, hi = a;
-                if (max_code == 128) {
-                    lo = _mm256_sign_epi8(a, code.lo);
-                    hi = _mm256_sign_epi8(a, code.hi);
-                }
-                words product = {_mm256_maddubs_epi16(magnitude.lo, lo), _mm256_maddubs_epi16(magnitude.hi, hi)};
-                products[t] = k == k0 ? product : EACH2(_mm256_add_epi16, products[t], product);
+        /* Long runs keep a sum per row in registers; short ones keep the codes there. */
+#pragma GCC unroll 32
+        for (unsigned i = 0; i < run * num_rows; i++) {
+            const unsigned k = k0 + (run > 2 ? i / num_rows : i % run), t = run > 2 ? i % num_rows : i / run;
+            products[t] = multiply_word(products[t], k == k0, codes[k], max_code, x + t, 8 * group + k);
+            if (k == k0 + run - 1) {
+                words widened = {_mm256_madd_epi16(products[t].lo, scale.lo), _mm256_madd_epi16(products[t].hi, scale.hi)};
+                parts[t] = k0 == 0 ? widened : EACH2(_mm256_add_epi32, parts[t], widened);
+                PIN(parts[t]);
             }
-        }
-#pragma GCC unroll 8
-        for (unsigned t = 0; t < num_rows; t++) {
-            parts[t] = widen(parts[t], products[t], scale);
         }
     }
 #pragma GCC unroll 8
@@ -163,5 +166,6 @@ words_dot32(words *sums, const words codes[8], const words *scales, const unsign
 #undef EACH1
 #undef EACH2
 #undef WITH
+#undef PIN
 
 #endif
