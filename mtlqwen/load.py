@@ -50,9 +50,11 @@ def open_engine(
                 pass_tokens=pass_tokens,
                 block_tokens=BLOCK_TOKENS,
             )
-            budgets = {"prefix_memory_bytes": prefix_memory} if prefix_memory is not None else {}
             return Engine(
-                runner, kv_memory_bytes=kv_memory, prefix_cache_dir=prefix_cache_dir, **budgets
+                runner,
+                kv_memory_bytes=kv_memory,
+                prefix_memory_bytes=prefix_memory,
+                prefix_cache_dir=prefix_cache_dir,
             )
         except BaseException:
             opened.close()

@@ -19,7 +19,7 @@ QUESTION = "What is 17 + 25?"
 
 def until_idle(llm: LLM, limit_s: float = 5.0) -> None:
     end_s = time.monotonic() + limit_s
-    while llm.engine.stats.num_running + llm.engine.stats.num_waiting:
+    while llm.engine.stats.running + llm.engine.stats.waiting:
         assert time.monotonic() < end_s, "a request is still running"
         time.sleep(0.005)
 

@@ -203,3 +203,22 @@ def test_devices_lists_the_cpu():
     (cpu,) = json.loads(mtlqwen("devices", "--json").stdout)["devices"]
     assert cpu["name"] == "cpu"
     assert cpu["num_threads"] >= 1
+
+
+def test_info_describes_the_model():
+    assert "qwen35" in mtlqwen("info").stdout
+    described = json.loads(mtlqwen("info", "--json").stdout)
+    assert described["architecture"] == "qwen35"
+    assert described["num_parameters"] == 9_480_240
+
+
+def test_convert_writes_another_type(tmp_path):
+    from mtlqwen.convert import FILE_TYPES
+    from mtlqwen.load import demo_model_path
+
+    out = tmp_path / "demo-q4.gguf"
+    done = mtlqwen("convert", str(demo_model_path()), str(out), "--type", "q4_0")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    answer = mtlqwen("generate", "-m", str(out), QUESTION, "--no-think")
+    assert answer.stdout.startswith("5, 6, 7")
+    assert {t for t in FILE_TYPES if t in mtlqwen("convert", "--help").stdout} == set(FILE_TYPES)
