@@ -1,0 +1,194 @@
+#include "attention.h"
+#include "matrix.h"
+
+/* Attention for sequences of more than MAX_DECODE_ROWS rows.
+ *
+ * A tile is TILE_ROWS pairs (row, query head) of one sequence and one KV head, so that all heads
+ * of a group share each load of K and V; tiles never cross sequences. Grid: at most rows * group
+ * / TILE_ROWS + S tiles, KV heads; 128 threads. In steps of STEP positions the four SIMD groups
+ * make 16 columns of scores each, then 64 dimensions of the values each; K and V fragments come
+ * straight from the cache. Threadgroup memory: 8 KiB of queries, 4.3 KiB of scores. */
+
+#define TILE_ROWS 16
+#define STEP 64
+#define SCORE_STRIDE 68 /* floats; 64 would put a column of rows in one bank */
+
+struct prefill_tile {
+    uint sequence, first_pair, num_pairs;
+};
+
+inline bool find_tile(device const uint *header, device const int *query_start_loc, uint index,
+                      uint group_size, thread prefill_tile &found)
+{
+    for (uint s = 0; s < header[MTLQ_SEQUENCES]; ++s) {
+        const uint num_rows = uint(query_start_loc[s + 1] - query_start_loc[s]);
+        const uint num_pairs = num_rows * group_size;
+        const uint num_tiles =
+            num_rows > MAX_DECODE_ROWS ? (num_pairs + TILE_ROWS - 1) / TILE_ROWS : 0;
+        if (index < num_tiles) {
+            found.sequence = s;
+            found.first_pair = index * TILE_ROWS;
+            found.num_pairs = min(uint(TILE_ROWS), num_pairs - found.first_pair);
+            return true;
+        }
+        index -= num_tiles;
+    }
+    return false;
+}
+
+/* Heads [R, H] from a sequence's first row to the pair's. */
+inline ulong pair_head(uint pair, uint group_size, uint num_heads)
+{
+    return ulong(pair / group_size) * num_heads + pair % group_size;
+}
+
+/* scores[TILE_ROWS, 16 of STEP] of one SIMD group; k at its first position. */
+inline void make_scores(threadgroup const half *queries, device const half *k,
+                        threadgroup float *scores)
+{
+    simdgroup_float8x8 sum[2][2];
+    for (int i = 0; i < 2; ++i)
+        for (int j = 0; j < 2; ++j)
+            sum[i][j] = zero_matrix();
+    for (uint d = 0; d < HEAD_DIM; d += 8) {
+        simdgroup_half8x8 query[2], key[2];
+        for (int i = 0; i < 2; ++i)
+            simdgroup_load(query[i], queries + 8 * i * HEAD_DIM + d, HEAD_DIM);
+        for (int j = 0; j < 2; ++j)
+            simdgroup_load(key[j], k + d * BLOCK + 8 * j, BLOCK);
+        for (int i = 0; i < 2; ++i)
+            for (int j = 0; j < 2; ++j)
+                simdgroup_multiply_accumulate(sum[i][j], query[i], key[j], sum[i][j]);
+    }
+    for (int i = 0; i < 2; ++i)
+        for (int j = 0; j < 2; ++j)
+            simdgroup_store(sum[i][j], scores + 8 * i * SCORE_STRIDE + 8 * j, SCORE_STRIDE);
+}
+
+/* out[TILE_ROWS, 64 of HEAD_DIM] += weights * V; v at its first dimension, num_valid positions
+ * may be read. */
+inline void add_values(thread simdgroup_float8x8 (&out)[2][8], threadgroup const float *weights,
+                       device const half *v, uint num_valid, uint lane)
+{
+    for (uint p = 0; p < num_valid; p += 8) {
+        simdgroup_float8x8 weight[2];
+        for (int i = 0; i < 2; ++i)
+            simdgroup_load(weight[i], weights + 8 * i * SCORE_STRIDE + p, SCORE_STRIDE);
+        for (int j = 0; j < 8; ++j) {
+            simdgroup_half8x8 value;
+            if (p + 8 <= num_valid)
+                simdgroup_load(value, v + p * HEAD_DIM + 8 * j, HEAD_DIM);
+            else
+                load_rows(value, v + p * HEAD_DIM + 8 * j, HEAD_DIM, num_valid - p, lane);
+            for (int i = 0; i < 2; ++i)
+                simdgroup_multiply_accumulate(out[i][j], weight[i], value, out[i][j]);
+        }
+    }
+}
+
+kernel void attention_prefill(device const uint *header [[buffer(0)]],
+                              device const int *query_start_loc [[buffer(1)]],
+                              device const int *sequence_slots [[buffer(2)]],
+                              device const int *batched_kv_valid [[buffer(3)]],
+                              device const float *q [[buffer(4)]],
+                              device const half *k_cache [[buffer(5)]],
+                              device const half *v_cache [[buffer(6)]],
+                              device const float *qg [[buffer(7)]],
+                              device float *o [[buffer(8)]],
+                              constant mtlq_attention_args &args [[buffer(ARGS)]],
+                              uint2 group [[threadgroup_position_in_grid]],
+                              uint thread_index [[thread_index_in_threadgroup]],
+                              uint lane [[thread_index_in_simdgroup]],
+                              uint simdgroup [[simdgroup_index_in_threadgroup]])
+{
+    threadgroup half queries[TILE_ROWS * HEAD_DIM];
+    threadgroup float scores[TILE_ROWS * SCORE_STRIDE]; /* then e^(score - m) */
+    threadgroup float factors[TILE_ROWS]; /* corrections of a step, at the end 1 / sum */
+
+    const uint kv_head = group.y, num_heads = args.num_heads;
+    const uint group_size = num_heads / args.num_kv_heads;
+    prefill_tile tile;
+    if (!find_tile(header, query_start_loc, group.x, group_size, tile))
+        return;
+    const uint first_row = uint(query_start_loc[tile.sequence]);
+    const uint slot = uint(sequence_slots[tile.sequence]);
+    const uint kv_valid = uint(batched_kv_valid[tile.sequence]);
+    const ulong first_head = ulong(first_row) * num_heads + kv_head * group_size;
+    device const float4 *source = (device const float4 *)q;
+
+    for (uint i = thread_index; i < TILE_ROWS * HEAD_DIM / 4; i += 128) {
+        const uint pair = tile.first_pair + i / (HEAD_DIM / 4);
+        float4 value = float4(0.0f);
+        if (i / (HEAD_DIM / 4) < tile.num_pairs) {
+            const ulong head = first_head + pair_head(pair, group_size, num_heads);
+            value = source[head * (HEAD_DIM / 4) + i % (HEAD_DIM / 4)] * args.scale;
+        }
+        ((threadgroup half4 *)queries)[i] = half4(value);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+
+    /* Rows 4 * simdgroup + r of the tile: equal in all lanes. A missing row sees what the last
+     * one sees. */
+    float largest[4], sum[4];
+    uint limit[4];
+    for (uint r = 0; r < 4; ++r) {
+        const uint pair = tile.first_pair + min(4 * simdgroup + r, tile.num_pairs - 1);
+        largest[r] = LOWEST_SCORE;
+        sum[r] = 0.0f;
+        limit[r] = kv_valid + pair / group_size + 1;
+    }
+    const uint num_positions = kv_valid + (tile.first_pair + tile.num_pairs - 1) / group_size + 1;
+    simdgroup_float8x8 out[2][8];
+    for (int i = 0; i < 2; ++i)
+        for (int j = 0; j < 8; ++j)
+            out[i][j] = zero_matrix();
+
+    for (uint first = 0; first < num_positions; first += STEP) {
+        const ulong at = head_tile(slot, first, args.max_context, args.num_kv_heads, kv_head);
+        make_scores(queries, k_cache + at + first % BLOCK + 16 * simdgroup,
+                    scores + 16 * simdgroup);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+
+        for (uint r = 0; r < 4; ++r) {
+            const uint row = 4 * simdgroup + r, position = first + 2 * lane;
+            threadgroup float2 *cell = (threadgroup float2 *)(scores + row * SCORE_STRIDE) + lane;
+            const float2 s = *cell;
+            const float x = position < limit[r] ? s.x : LOWEST_SCORE;
+            const float y = position + 1 < limit[r] ? s.y : LOWEST_SCORE;
+            const float next = max(largest[r], simd_max(max(x, y)));
+            const float2 p = float2(exp(x - next), exp(y - next));
+            const float correction = exp(largest[r] - next);
+            sum[r] = sum[r] * correction + simd_sum(p.x + p.y);
+            largest[r] = next;
+            *cell = p;
+            if (lane == 0)
+                factors[row] = correction;
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+
+        for (int i = 0; i < 2; ++i)
+            for (int j = 0; j < 8; ++j)
+                scale_rows(out[i][j], factors[8 * i + matrix_row(lane)]);
+        add_values(out, scores, v_cache + at + (first % BLOCK) * HEAD_DIM + 64 * simdgroup,
+                   min(uint(STEP), num_positions - first), lane);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+
+    for (uint r = 0; r < 4; ++r)
+        if (lane == 0)
+            factors[4 * simdgroup + r] = 1.0f / sum[r];
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint i = 0; i < 2; ++i) {
+        const uint row = 8 * i + matrix_row(lane), pair = tile.first_pair + row;
+        const ulong head = first_head + pair_head(pair, group_size, num_heads);
+        for (uint j = 0; j < 8; ++j) {
+            const uint d = 64 * simdgroup + 8 * j + matrix_column(lane);
+            const float x = out[i][j].thread_elements()[0], y = out[i][j].thread_elements()[1];
+            if (row >= tile.num_pairs)
+                continue;
+            device const float *gate = qg + (2 * head + 1) * HEAD_DIM + d;
+            *(device float2 *)(o + head * HEAD_DIM + d) =
+                float2(x * factors[row] * sigmoid(gate[0]), y * factors[row] * sigmoid(gate[1]));
+        }
+    }
+}
