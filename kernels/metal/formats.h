@@ -1,0 +1,222 @@
+/* formats.h: GGUF tensor types, sixteen consecutive weights at a time.
+ *
+ * decode(row, chunk, w): weights 16 chunk .. 16 chunk + 15 of a row. `staged` is the type that
+ * holds a weight in threadgroup memory. Rows start at a multiple of 4 bytes; blocks of Q4_0,
+ * Q8_0 and Q6_K lie at any even address, those of Q4_K and Q5_K at multiples of 16 from the
+ * row's start, of IQ4_XS at multiples of 8. bfloat is not used: M1 and M2 emulate it, and a
+ * shift by 16 bits gives the float. */
+#ifndef MTLQ_FORMATS_H
+#define MTLQ_FORMATS_H
+
+#include "common.h"
+
+/* Bytes of a word as floats without an integer conversion, which runs at a quarter of the rate
+ * of logic and FMA: n in the mantissa of 2^23 is the float 2^23 + n, and one FMA takes 2^23 away
+ * and adds offset, exactly. FIELD masks the bits of each byte; UNIT is the value of the lowest
+ * of them. */
+template <uint FIELD, uint UNIT>
+inline float4 fields(uint word, float offset)
+{
+    const float even = 1.0f / UNIT, odd = even / 256;
+    const float even_zero = offset - 8388608.0f * even, odd_zero = offset - 8388608.0f * odd;
+    const uint low = word, high = word >> 16;
+    return float4(fma(as_type<float>((low & FIELD) | 0x4B000000), even, even_zero),
+                  fma(as_type<float>((low & FIELD << 8) | 0x4B000000), odd, odd_zero),
+                  fma(as_type<float>((high & FIELD) | 0x4B000000), even, even_zero),
+                  fma(as_type<float>((high & FIELD << 8) | 0x4B000000), odd, odd_zero));
+}
+
+inline float4 low_nibbles(uint word, float offset)
+{
+    return fields<0x0F, 1>(word, offset);
+}
+
+inline float4 high_nibbles(uint word, float offset)
+{
+    return fields<0xF0, 16>(word, offset);
+}
+
+/* Bytes from 0 to 255. */
+inline float4 bytes(uint word, float offset)
+{
+    return fields<0xFF, 1>(word, offset);
+}
+
+/* Two's complement bytes: flipping the sign bit adds 128. */
+inline float4 signed_bytes(uint word)
+{
+    return bytes(word ^ 0x80808080, -128.0f);
+}
+
+/* Four bytes from an even address. */
+inline uint load_word(device const uchar *p)
+{
+    device const ushort *halves = (device const ushort *)p;
+    return uint(halves[0]) | uint(halves[1]) << 16;
+}
+
+inline float load_half(device const uchar *p)
+{
+    return float(*(device const half *)p);
+}
+
+inline float4 load_bf16(uint2 words)
+{
+    return float4(as_type<float>(words.x << 16), as_type<float>(words.x & 0xFFFF0000),
+                  as_type<float>(words.y << 16), as_type<float>(words.y & 0xFFFF0000));
+}
+
+/* Scales and minimums of sub-blocks 2 pair and 2 pair + 1 of a Q4_K or Q5_K block, from its
+ * first 16 bytes. */
+inline float4 scales_and_minimums(uint4 head, uint pair)
+{
+    const uint shift = 16 * (pair % 2);
+    const uint s = head.y >> shift, m = head.z >> shift, rest = head.w >> shift;
+    const bool is_low = pair < 2;
+    const uint scale = is_low ? s & 0x3F3F : (rest & 0x0F0F) | (s >> 2 & 0x3030);
+    const uint minimum = is_low ? m & 0x3F3F : (rest >> 4 & 0x0F0F) | (m >> 2 & 0x3030);
+    const float d = float(as_type<half>(ushort(head.x)));
+    const float dmin = float(as_type<half>(ushort(head.x >> 16)));
+    return float4(float(scale & 0xFF) * d, float(scale >> 8 & 0xFF) * d,
+                  float(minimum & 0xFF) * dmin, float(minimum >> 8 & 0xFF) * dmin);
+}
+
+/* d * (scale - 32) of sub-block j of an IQ4_XS block, from its first 8 bytes. */
+inline float iq4_scale(uint2 head, uint j)
+{
+    const uint low = head.y >> 4 * j & 15, high = head.x >> (16 + 2 * j) & 3;
+    return float(as_type<half>(ushort(head.x))) * (float(low | high << 4) - 32.0f);
+}
+
+constant float IQ4_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                 1,    13,   25,  38,  53,  69,  89,  113};
+
+struct F32 {
+    typedef float staged;
+    static inline void decode(device const uchar *row, uint chunk, thread float4 *w)
+    {
+        for (uint i = 0; i < 4; ++i)
+            w[i] = ((device const float4 *)row)[4 * chunk + i];
+    }
+};
+
+struct F16 {
+    typedef half staged;
+    static inline void decode(device const uchar *row, uint chunk, thread float4 *w)
+    {
+        for (uint i = 0; i < 4; ++i)
+            w[i] = float4(((device const half4 *)row)[4 * chunk + i]);
+    }
+};
+
+struct BF16 {
+    typedef float staged;
+    static inline void decode(device const uchar *row, uint chunk, thread float4 *w)
+    {
+        for (uint i = 0; i < 4; ++i)
+            w[i] = load_bf16(((device const uint2 *)row)[4 * chunk + i]);
+    }
+};
+
+struct Q8_0 {
+    typedef half staged;
+    static inline void decode(device const uchar *row, uint chunk, thread float4 *w)
+    {
+        device const uchar *block = row + chunk / 2 * 34;
+        const float d = load_half(block);
+        for (uint i = 0; i < 4; ++i)
+            w[i] = signed_bytes(load_word(block + 2 + chunk % 2 * 16 + 4 * i)) * d;
+    }
+};
+
+struct Q4_0 {
+    typedef half staged;
+    static inline void decode(device const uchar *row, uint chunk, thread float4 *w)
+    {
+        device const uchar *block = row + chunk / 2 * 18;
+        const float d = load_half(block);
+        for (uint i = 0; i < 4; ++i)
+            w[i] = low_nibbles(load_word(block + 2 + 4 * i) >> chunk % 2 * 4, -8.0f) * d;
+    }
+};
+
+struct Q4_K {
+    typedef half staged;
+    static inline void decode(device const uchar *row, uint chunk, thread float4 *w)
+    {
+        device const uint4 *block = (device const uint4 *)(row + chunk / 16 * 144);
+        const uint j = chunk % 16 / 2;
+        const float4 scales = scales_and_minimums(block[0], j / 2);
+        const float scale = j % 2 ? scales.y : scales.x, minimum = j % 2 ? scales.w : scales.z;
+        const uint4 q = block[1 + j / 2 * 2 + chunk % 2];
+        const uint4 nibbles = q >> j % 2 * 4;
+        w[0] = low_nibbles(nibbles.x, 0.0f) * scale - minimum;
+        w[1] = low_nibbles(nibbles.y, 0.0f) * scale - minimum;
+        w[2] = low_nibbles(nibbles.z, 0.0f) * scale - minimum;
+        w[3] = low_nibbles(nibbles.w, 0.0f) * scale - minimum;
+    }
+};
+
+struct Q5_K {
+    typedef half staged;
+    static inline void decode(device const uchar *row, uint chunk, thread float4 *w)
+    {
+        device const uint4 *block = (device const uint4 *)(row + chunk / 16 * 176);
+        const uint j = chunk % 16 / 2;
+        const float4 scales = scales_and_minimums(block[0], j / 2);
+        const float scale = j % 2 ? scales.y : scales.x, minimum = j % 2 ? scales.w : scales.z;
+        const uint4 high = (block[1 + chunk % 2] >> j & 0x01010101) << 4;
+        const uint4 q = (block[3 + j / 2 * 2 + chunk % 2] >> j % 2 * 4 & 0x0F0F0F0F) | high;
+        w[0] = bytes(q.x, 0.0f) * scale - minimum;
+        w[1] = bytes(q.y, 0.0f) * scale - minimum;
+        w[2] = bytes(q.z, 0.0f) * scale - minimum;
+        w[3] = bytes(q.w, 0.0f) * scale - minimum;
+    }
+};
+
+struct Q6_K {
+    typedef half staged;
+    static inline void decode(device const uchar *row, uint chunk, thread float4 *w)
+    {
+        device const uchar *block = row + chunk / 16 * 210;
+        const uint side = chunk % 16 / 8, group = chunk % 8 / 2, first = chunk % 2 * 16;
+        const float scale = load_half(block + 208) * float(as_type<char>(block[192 + chunk % 16]));
+        for (uint i = 0; i < 4; ++i) {
+            const uint at = first + 4 * i;
+            const uint low = load_word(block + 64 * side + group % 2 * 32 + at) >> group / 2 * 4;
+            const uint high = load_word(block + 128 + 32 * side + at) >> 2 * group;
+            w[i] = bytes((low & 0x0F0F0F0F) | (high & 0x03030303) << 4, -32.0f) * scale;
+        }
+    }
+};
+
+struct IQ4_XS {
+    typedef half staged;
+    static inline void decode(device const uchar *row, uint chunk, thread float4 *w)
+    {
+        device const uint2 *block = (device const uint2 *)(row + chunk / 16 * 136);
+        const uint j = chunk % 16 / 2;
+        const float scale = iq4_scale(block[0], j);
+        for (uint i = 0; i < 4; ++i) {
+            const uint2 pair = block[1 + 2 * j + i / 2];
+            const uint q = (i % 2 ? pair.y : pair.x) >> chunk % 2 * 4;
+            w[i] = float4(IQ4_VALUES[q & 15], IQ4_VALUES[q >> 8 & 15], IQ4_VALUES[q >> 16 & 15],
+                          IQ4_VALUES[q >> 24 & 15]) *
+                   scale;
+        }
+    }
+};
+
+/* INSTANCE(type, Struct) for every type. */
+#define FOR_EACH_FORMAT(INSTANCE) \
+    INSTANCE(f32, F32)            \
+    INSTANCE(f16, F16)            \
+    INSTANCE(bf16, BF16)          \
+    INSTANCE(q8_0, Q8_0)          \
+    INSTANCE(q4_0, Q4_0)          \
+    INSTANCE(q4_k, Q4_K)          \
+    INSTANCE(q5_k, Q5_K)          \
+    INSTANCE(q6_k, Q6_K)          \
+    INSTANCE(iq4_xs, IQ4_XS)
+
+#endif

@@ -1,0 +1,107 @@
+#include "units.h"
+
+/* y (+)= x W^T for one to four rows of x: each weight is read and decoded once for all of them.
+ *
+ * A SIMD group makes ROWS elements of each of TOKENS rows of y. The lane a weight falls to and
+ * the order of its sum are the same for every TOKENS and ROWS, so a row of y does not depend on
+ * how many are computed. Grid: out_dim / (ROWS * SIMD groups), rows / TOKENS. Loads past the
+ * last row are clamped, not skipped, so that no branch parts them. */
+
+/* Eight products, two sums. */
+inline float dot8(thread const float4 *w, float4 low, float4 high)
+{
+    const float a = fma(w[0].w, low.w, fma(w[0].z, low.z, fma(w[0].y, low.y, w[0].x * low.x)));
+    const float b = fma(w[1].w, high.w, fma(w[1].z, high.z, fma(w[1].y, high.y, w[1].x * high.x)));
+    return a + b;
+}
+
+template <typename Unit, int TOKENS, int ROWS>
+kernel void linear_mv(device const uint *header [[buffer(0)]],
+                      device const uchar *weights [[buffer(1)]],
+                      device const float *x [[buffer(2)]],
+                      device float *y [[buffer(3)]],
+                      constant mtlq_linear_args &args [[buffer(ARGS)]],
+                      uint2 group [[threadgroup_position_in_grid]],
+                      uint thread_index [[thread_index_in_threadgroup]],
+                      uint lane [[thread_index_in_simdgroup]],
+                      uint simdgroup [[simdgroup_index_in_threadgroup]],
+                      uint num_simdgroups [[simdgroups_per_threadgroup]])
+{
+    threadgroup float table[16];
+    if (Unit::USES_TABLE) {
+        if (thread_index < 16)
+            table[thread_index] = IQ4_VALUES[thread_index];
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+    const uint num_tokens = header[args.rows], first_token = group.y * TOKENS;
+    const uint first_out = (group.x * num_simdgroups + simdgroup) * ROWS;
+    if (first_token >= num_tokens || first_out >= args.out_dim)
+        return;
+
+    device const uchar *w[ROWS];
+    device const float *tokens[TOKENS];
+    float sum[ROWS][TOKENS];
+    UNROLL
+    for (int r = 0; r < ROWS; ++r) {
+        w[r] = weights + min(first_out + r, args.out_dim - 1) * args.row_bytes;
+        UNROLL
+        for (int t = 0; t < TOKENS; ++t)
+            sum[r][t] = 0.0f;
+    }
+    UNROLL
+    for (int t = 0; t < TOKENS; ++t)
+        tokens[t] = x + ulong(min(first_token + t, num_tokens - 1)) * args.in_dim;
+
+    const uint num_units = args.in_dim / Unit::VALUES;
+    for (uint unit = lane; unit < num_units; unit += 32) {
+        Unit units[ROWS];
+        UNROLL
+        for (int r = 0; r < ROWS; ++r)
+            units[r].load(w[r], unit);
+        UNROLL
+        for (uint part = 0; part < Unit::VALUES / 8; ++part) {
+            float4 low[TOKENS], high[TOKENS];
+            float total[TOKENS];
+            UNROLL
+            for (int t = 0; t < TOKENS; ++t) {
+                device const float4 *source =
+                    (device const float4 *)(tokens[t] + Unit::position(unit, part));
+                low[t] = source[0];
+                high[t] = source[1];
+                if (Unit::HAS_MINIMUM)
+                    total[t] = ((low[t].x + low[t].y) + (low[t].z + low[t].w)) +
+                               ((high[t].x + high[t].y) + (high[t].z + high[t].w));
+            }
+            UNROLL
+            for (int r = 0; r < ROWS; ++r) {
+                float4 values[2];
+                units[r].decode(part, table, values);
+                UNROLL
+                for (int t = 0; t < TOKENS; ++t) {
+                    sum[r][t] = fma(units[r].scale(part), dot8(values, low[t], high[t]), sum[r][t]);
+                    if (Unit::HAS_MINIMUM)
+                        sum[r][t] = fma(-units[r].minimum(part), total[t], sum[r][t]);
+                }
+            }
+        }
+    }
+    UNROLL
+    for (int r = 0; r < ROWS; ++r) {
+        UNROLL
+        for (int t = 0; t < TOKENS; ++t) {
+            const float value = simd_sum(sum[r][t]);
+            if (lane != 0 || first_out + r >= args.out_dim || first_token + t >= num_tokens)
+                continue;
+            device float *target = y + ulong(first_token + t) * args.out_dim + first_out + r;
+            *target = args.accumulate ? *target + value : value;
+        }
+    }
+}
+
+#define INSTANCE(type, Format)                                                     \
+    INSTANTIATE("linear_" #type "_mv1", linear_mv<unit_##type, 1, 2>)         \
+    INSTANTIATE("linear_" #type "_mv1_wide", linear_mv<unit_##type, 1, 4>)    \
+    INSTANTIATE("linear_" #type "_mv2", linear_mv<unit_##type, 2, 2>)         \
+    INSTANTIATE("linear_" #type "_mv3", linear_mv<unit_##type, 3, 2>)         \
+    INSTANTIATE("linear_" #type "_mv4", linear_mv<unit_##type, 4, 2>)
+FOR_EACH_FORMAT(INSTANCE)
