@@ -1,0 +1,224 @@
+"""What a Metal device launches for each operation of the network: kernel, constants, threads, grid.
+
+Pure functions of shapes and of the GPU. An operation takes one or more launches, in order, that all
+bind the same buffers (kernels/args.h, then a workspace where one is named here) and the same
+arguments. Grids are in threadgroups and cover `max_rows`; with fewer rows in the step the
+superfluous groups return at once, or the grid's `row_axis` is written by the host as ceil(rows /
+rows_per_group) for an indirect dispatch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .errors import ModelError
+
+ARGS_BUFFER = 30  # index of the argument struct (kernels/metal/common.h)
+
+# MTLGPUFamily. M1 is Apple7, M2 Apple8, M3 and M4 Apple9, M5 Apple10.
+APPLE7, APPLE8, APPLE9, APPLE10 = 1007, 1008, 1009, 1010
+
+TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k", "iq4_xs")
+K_TYPES = frozenset({"q4_k", "q5_k", "q6_k", "iq4_xs"})  # in blocks of 256
+HEAD_DIM = 256  # of attention
+KEY_DIM = 128  # of the delta rule
+BLOCK_TOKENS = 128
+MAX_CONV_HEAD_DIM = 128
+
+# A vector kernel reads and decodes a weight once for up to four rows; from five on a matrix tile is
+# faster (its cost does not depend on the number of rows up to its height).
+MAX_VECTOR_ROWS = 4
+# Four rows of W a SIMD group instead of two: more bytes in flight, fewer SIMD groups. For the types
+# whose lane holds at most 16 weights, where enough SIMD groups remain.
+WIDE_TYPES = frozenset({"f32", "f16", "bf16", "q8_0", "q4_0"})
+FULL_SIMDGROUPS_PER_CORE = 24
+
+MAX_DECODE_ROWS = 4  # of a sequence: above, its attention is tiled instead of split over the cache
+MAX_RECURRENT_ROWS = 16  # of a sequence: above, its delta rule runs in chunks
+PREFILL_TILE_ROWS = 16
+ARGMAX_VALUES_PER_BLOCK = 4096
+DECODE_HEADS = (6, 4, 2, 1)  # instances of attention_decode
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What decides between variants."""
+
+    family: int = APPLE7
+    num_cores: int = 8
+
+    @property
+    def num_splits(self) -> int:
+        """Parts that the cache of a sequence is split into for decoding: 32 (M1 .. M5), 64
+        (Pro), 128.
+        """
+        return 32 if self.num_cores <= 10 else 64 if self.num_cores <= 20 else 128
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One dispatch. `constants`: (index, 32-bit value) of function constants."""
+
+    library: str  # kernels/metal/<library>.metal
+    kernel: str
+    grid: tuple[int, int, int]
+    threads: int  # of a threadgroup, along x
+    constants: tuple[tuple[int, int], ...] = ()
+    row_axis: int | None = None  # of the grid; None: it does not depend on the rows of a step
+    rows_per_group: int = 1
+    barrier: bool = False  # after the operation's previous launch
+
+
+def embed(weight_type: str, dim: int, max_rows: int) -> Launch:
+    _check_type(weight_type, dim)
+    grid = (_ceil(dim // 16, 64), max_rows, 1)
+    return Launch("embed", f"embed_{weight_type}", grid, 64, row_axis=1)
+
+
+def linear(gpu: Gpu, weight_type: str, in_dim: int, out_dim: int, max_rows: int) -> Launch:
+    """y[rows, out] (+)= x[rows, in] W^T."""
+    _check_type(weight_type, in_dim)
+    if max_rows <= MAX_VECTOR_ROWS:
+        return _linear_vector(gpu, weight_type, out_dim, max_rows)
+    largest = (
+        64 if gpu.family >= APPLE9 else 32
+    )  # more than 8 accumulators halve the rate of M1 and M2
+    tokens = next(t for t in (8, 16, 32, 64) if t >= min(max_rows, largest))
+    grid = (_ceil(max_rows, tokens), _ceil(out_dim, 64), 1)
+    name = f"linear_{weight_type}_mm{tokens}"
+    return Launch("linear_mm", name, grid, 128, row_axis=0, rows_per_group=tokens)
+
+
+def _linear_vector(gpu: Gpu, weight_type: str, out_dim: int, max_rows: int) -> Launch:
+    rows, suffix = 2, f"mv{max_rows}"
+    if (
+        max_rows == 1
+        and weight_type in WIDE_TYPES
+        and out_dim >= 4 * FULL_SIMDGROUPS_PER_CORE * gpu.num_cores
+    ):
+        rows, suffix = 4, "mv1_wide"
+    grid = (_ceil(out_dim, 2 * rows), 1, 1)
+    name = f"linear_{weight_type}_{suffix}"
+    return Launch("linear_mv", name, grid, 64, row_axis=1, rows_per_group=max_rows)
+
+
+def rmsnorm(dim: int, max_rows: int) -> Launch:
+    _check_multiple("rmsnorm", dim, 4)
+    return Launch("rmsnorm", "rmsnorm", (max_rows, 1, 1), 256, row_axis=0)
+
+
+def gather(dim: int, max_rows: int) -> Launch:
+    _check_multiple("gather", dim, 4)
+    return Launch("gather", "gather", (_ceil(dim, 4 * 128), max_rows, 1), 128, row_axis=1)
+
+
+def swiglu(dim: int, max_rows: int) -> Launch:
+    _check_multiple("swiglu", dim, 4)
+    return Launch("swiglu", "swiglu", (_ceil(dim, 4 * 256), max_rows, 1), 256, row_axis=1)
+
+
+def rotary(num_heads: int, num_kv_heads: int, max_rows: int) -> Launch:
+    grid = (_ceil(num_heads + 2 * num_kv_heads, 4), max_rows, 1)
+    return Launch("rotary", "rotary", grid, 128, row_axis=1)
+
+
+def attention(
+    gpu: Gpu, num_heads: int, num_kv_heads: int, head_dim: int, max_rows: int, max_sequences: int
+) -> list[Launch]:
+    """Decode and merge for the sequences of few rows, tiles for the others, if any can have that
+    many.
+    """
+    if head_dim != HEAD_DIM or num_heads % num_kv_heads:
+        raise ModelError(
+            f"attention with {num_heads} heads of {head_dim} and {num_kv_heads} KV heads: the "
+            f"Metal kernels have heads of {HEAD_DIM}, in whole groups"
+        )
+    group = num_heads // num_kv_heads
+    heads = next(h for h in DECODE_HEADS if group % h == 0)
+    splits = gpu.num_splits
+    slots = max_sequences * MAX_DECODE_ROWS
+    constants = ((0, MAX_DECODE_ROWS), (1, splits))
+    library = "attention_decode"
+    launches = [
+        Launch(
+            library, f"attention_decode_{heads}", (splits, num_heads // heads, slots), 64, constants
+        ),
+        Launch(library, "attention_merge", (num_heads, 1, slots), 64, constants, barrier=True),
+    ]
+    if max_rows > MAX_DECODE_ROWS:
+        num_tiles = _ceil(max_rows * group, PREFILL_TILE_ROWS) + max_sequences
+        grid = (num_tiles, num_kv_heads, 1)
+        launches.append(Launch("attention_prefill", "attention_prefill", grid, 128, constants[:1]))
+    return launches
+
+
+def attention_workspace_bytes(gpu: Gpu, num_heads: int, max_sequences: int) -> int:
+    """Of the operand `workspace`: for each split a vector of values, the largest score and the
+    sum.
+    """
+    return max_sequences * MAX_DECODE_ROWS * num_heads * gpu.num_splits * 4 * (HEAD_DIM + 2)
+
+
+def conv(num_channels: int, head_dim: int, max_rows: int) -> Launch:
+    if head_dim > MAX_CONV_HEAD_DIM or head_dim % 4 or num_channels % 4:
+        raise ModelError(
+            f"convolution over {num_channels} channels in heads of {head_dim}: the Metal kernel "
+            f"has heads of at most {MAX_CONV_HEAD_DIM} and multiples of 4"
+        )
+    grid = (_ceil(num_channels, 4 * head_dim), max_rows, 1)
+    return Launch("conv", "conv", grid, 128, row_axis=1)
+
+
+def delta(
+    num_value_heads: int, key_dim: int, value_dim: int, max_rows: int, max_sequences: int
+) -> list[Launch]:
+    """The recurrence for sequences of few rows; chunks for the others, if any can have that
+    many.
+    """
+    if key_dim != KEY_DIM or value_dim % 32:
+        raise ModelError(
+            f"delta rule with keys of {key_dim} and values of {value_dim}: the Metal kernels "
+            f"have keys of {KEY_DIM} and values of a multiple of 32"
+        )
+    grid = (value_dim // 32, num_value_heads, max_sequences)
+    constants = ((0, MAX_RECURRENT_ROWS),)
+    launches = [Launch("delta", "delta", grid, 128, constants)]
+    if max_rows > MAX_RECURRENT_ROWS:
+        launches.append(Launch("delta_chunk", "delta_chunk", grid, 128, constants))
+    return launches
+
+
+def gated_norm(num_heads: int, dim: int, max_rows: int) -> Launch:
+    _check_multiple("gated_norm", dim, 4)
+    return Launch("gated_norm", "gated_norm", (_ceil(num_heads, 4), max_rows, 1), 128, row_axis=1)
+
+
+def argmax(num_valid: int, max_rows: int) -> list[Launch]:
+    """Bindings: header, logits, ids, workspace."""
+    blocks = _ceil(num_valid, ARGMAX_VALUES_PER_BLOCK)
+    return [
+        Launch("argmax", "argmax_blocks", (blocks, max_rows, 1), 256, row_axis=1),
+        Launch("argmax", "argmax", (max_rows, 1, 1), 32, row_axis=0, barrier=True),
+    ]
+
+
+def argmax_workspace_bytes(num_valid: int, max_rows: int) -> int:
+    return 8 * max_rows * _ceil(num_valid, ARGMAX_VALUES_PER_BLOCK)
+
+
+def _check_type(weight_type: str, row_values: int) -> None:
+    if weight_type not in TYPES:
+        raise ModelError(
+            f"tensor type {weight_type}: the Metal kernels have {', '.join(TYPES)}; "
+            "convert the file to one of them"
+        )
+    _check_multiple(f"a {weight_type} matrix", row_values, 256 if weight_type in K_TYPES else 32)
+
+
+def _check_multiple(what: str, dim: int, multiple: int) -> None:
+    if dim % multiple:
+        raise ModelError(f"{what} has rows of {dim} values, not a multiple of {multiple}")
+
+
+def _ceil(count: int, size: int) -> int:
+    return -(-count // size)
