@@ -1,0 +1,260 @@
+"""Cases of the kernels that work on packed sequences: rotary, attention, conv, delta."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from mtlqwen import metal_geometry as geometry
+
+from .case_file import GUARD_ROWS, Case
+from .cases_rows import guarded, header, normal, rng_of, sigmoid
+
+BLOCK, DIM, KEY = geometry.BLOCK_TOKENS, geometry.HEAD_DIM, geometry.KEY_DIM
+EPS = 1e-6
+
+
+@dataclass
+class Batch:
+    """Packed sequences: rows of this step and positions cached before it, each in a slot of its
+    own.
+    """
+
+    counts: list[int]
+    kv_valid: list[int]
+    slots: list[int]
+    max_context: int = 512
+
+    @property
+    def rows(self) -> int:
+        return sum(self.counts)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {
+            "header": header(self.rows, len(self.counts)),
+            "query_start_loc": np.cumsum([0, *self.counts]).astype(np.int32),
+            "sequence_slots": np.array(self.slots, np.int32),
+            "batched_kv_valid": np.array(self.kv_valid, np.int32),
+            "bank": np.array([s % 2 for s in range(len(self.counts))], np.int32),
+            "row_sequence": np.repeat(np.arange(len(self.counts)), self.counts).astype(np.int32),
+            "positions": np.concatenate(
+                [v + np.arange(n) for v, n in zip(self.kv_valid, self.counts, strict=True)]
+            ).astype(np.int32),
+        }
+
+    def label(self) -> str:
+        pairs = zip(self.kv_valid, self.counts, strict=True)
+        return " ".join(f"{valid}+{count}" for valid, count in pairs)
+
+
+def rotary_case(
+    heads: int, kv_heads: int, batch: Batch, dim: int = DIM, rotary_dim: int = 64
+) -> Case:
+    case = Case(
+        f"rotary {heads}/{kv_heads} heads of {dim}, turned {rotary_dim}, {batch.label()}", 4e-4
+    )
+    rng, a, rows = rng_of(case.name), batch.arrays(), batch.rows
+    qg, k, v = normal(rng, rows, heads, 2, dim), normal(rng, rows, kv_heads, dim), None
+    v = normal(rng, rows, kv_heads, dim)
+    q_norm, k_norm = normal(rng, dim), normal(rng, dim)
+    angles = np.arange(batch.max_context)[:, None] * 1e7 ** (
+        -2 * np.arange(rotary_dim // 2) / rotary_dim
+    )
+    rope = np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+    def turn(x: np.ndarray, norm: np.ndarray) -> np.ndarray:
+        x = x.astype(float)
+        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + EPS) * norm
+        half = rotary_dim // 2
+        cos, sin = np.split(rope[a["positions"]][:, None].astype(float), 2, axis=-1)
+        first, second = x[..., :half], x[..., half:rotary_dim]
+        return np.concatenate(
+            [first * cos - second * sin, second * cos + first * sin, x[..., rotary_dim:]], axis=-1
+        )
+
+    cells = a["sequence_slots"][a["row_sequence"]] * batch.max_context + a["positions"]
+    num_tiles = (max(batch.slots) + 1) * batch.max_context // BLOCK
+    k_cache = np.full((num_tiles, kv_heads, dim, BLOCK), np.nan)
+    v_cache = np.full((num_tiles, kv_heads, BLOCK, dim), np.nan)
+    turned = turn(k, k_norm)
+    for row, cell in enumerate(cells):
+        k_cache[cell // BLOCK, :, :, cell % BLOCK] = turned[row]
+        v_cache[cell // BLOCK, :, cell % BLOCK] = v[row]
+    names = ("header", "row_sequence", "positions", "sequence_slots")
+    bindings = [case.input(a[name]) for name in names]
+    bindings += [case.input(x) for x in (qg, k, v, q_norm, k_norm, rope)]
+    bindings += [case.output(k_cache, dtype=np.float16), case.output(v_cache, dtype=np.float16)]
+    bindings += [case.output(guarded(turn(qg[:, :, 0], q_norm)))]
+    args = struct.pack("=6If", heads, kv_heads, dim, rotary_dim, batch.max_context, BLOCK, EPS)
+    case.launch(geometry.rotary(heads, kv_heads, rows + GUARD_ROWS), args, *bindings)
+    return case
+
+
+def attention_case(
+    heads: int, kv_heads: int, batch: Batch, num_cores: int = 8, spare_rows: int = 2
+) -> Case:
+    """spare_rows: rows that the plan can hold beyond those of the step."""
+    case = Case(f"attention {heads}/{kv_heads} heads, {num_cores} cores, {batch.label()}", 5e-4)
+    if max(batch.counts) <= geometry.MAX_DECODE_ROWS:
+        case.tolerance = 1e-5
+    rng, a, rows, gpu = (
+        rng_of(case.name),
+        batch.arrays(),
+        batch.rows,
+        geometry.Gpu(num_cores=num_cores),
+    )
+    num_tiles = (max(batch.slots) + 1) * batch.max_context // BLOCK
+    # What no row may look at is NaN: positions behind a sequence, slots of others.
+    k_cache = np.full((num_tiles, kv_heads, DIM, BLOCK), np.nan, np.float16)
+    v_cache = np.full((num_tiles, kv_heads, BLOCK, DIM), np.nan, np.float16)
+    q, qg = normal(rng, rows, heads, DIM), normal(rng, rows, heads, 2, DIM)
+    group, row, expected = heads // kv_heads, 0, np.empty((rows, heads, DIM))
+    for count, valid, slot in zip(batch.counts, batch.kv_valid, batch.slots, strict=True):
+        keys = normal(rng, valid + count, kv_heads, DIM).astype(np.float16)
+        values = normal(rng, valid + count, kv_heads, DIM).astype(np.float16)
+        for p in range(valid + count):
+            tile, place = divmod(slot * batch.max_context + p, BLOCK)
+            k_cache[tile, :, :, place], v_cache[tile, :, place] = keys[p], values[p]
+        for i in range(count):
+            seen = valid + i + 1
+            for h in range(heads):
+                s = keys[:seen, h // group].astype(float) @ q[row, h] / 16
+                p = np.exp(s - s.max())
+                expected[row, h] = p @ values[:seen, h // group].astype(float) / p.sum()
+            row += 1
+    expected *= sigmoid(qg[:, :, 1].astype(float))
+    names = ("header", "query_start_loc", "sequence_slots", "batched_kv_valid")
+    bindings = [case.input(a[name]) for name in names]
+    bindings += [case.input(x) for x in (q, k_cache, v_cache, qg)]
+    sequences = len(batch.counts) + 1
+    workspace = np.full(geometry.attention_workspace_bytes(gpu, heads, sequences), 0xFF, np.uint8)
+    bindings += [case.output(guarded(expected)), case.input(workspace)]
+    args = struct.pack(
+        "=5IfQ", heads, kv_heads, DIM, batch.max_context, BLOCK, 1 / 16, workspace.nbytes
+    )
+    launches = geometry.attention(gpu, heads, kv_heads, DIM, rows + spare_rows, sequences)
+    case.launch(launches, args, *bindings)
+    return case
+
+
+def conv_case(key_heads: int, v_channels: int, batch: Batch, head_dim: int = 128) -> Case:
+    channels = 2 * key_heads * head_dim + v_channels
+    case = Case(f"conv {channels} channels, {key_heads} heads of {head_dim}, {batch.label()}", 2e-6)
+    rng, a, rows = rng_of(case.name), batch.arrays(), batch.rows
+    u, w = normal(rng, rows, channels), normal(rng, 4, channels)
+    num_slots = max(batch.slots) + 1
+    tails = np.full((2, num_slots, 3, channels), np.nan, np.float32)
+    tails_expected = np.full(tails.shape, np.nan)
+    y = np.empty((rows, channels))
+    for s, slot in enumerate(batch.slots):
+        first, end = a["query_start_loc"][s : s + 2]
+        bank = a["bank"][s]
+        old = np.zeros((3, channels))
+        if batch.kv_valid[s]:
+            old = tails[bank, slot] = tails_expected[bank, slot] = normal(rng, 3, channels)
+        window = np.concatenate([old, u[first:end]]).astype(float)
+        tails_expected[1 - bank, slot] = window[-3:]
+        for row in range(first, end):
+            x = (window[row - first : row - first + 4] * w).sum(0)
+            y[row] = x * sigmoid(x)
+    heads = y[:, : 2 * key_heads * head_dim].reshape(rows, 2, key_heads, head_dim)
+    heads /= np.sqrt((heads**2).sum(-1, keepdims=True) + EPS)
+    heads[:, 0] *= head_dim**-0.5
+    names = ("header", "query_start_loc", "sequence_slots", "batched_kv_valid", "bank")
+    bindings = [case.input(a[name]) for name in names] + [case.input(u), case.input(w)]
+    bindings += [case.output(tails_expected, tails), case.output(guarded(y))]
+    args = struct.pack(
+        "=IIIffIQQ",
+        *(channels, key_heads, head_dim, EPS, head_dim**-0.5, 0),
+        *(num_slots * 3 * channels, 3 * channels),
+    )
+    case.launch(geometry.conv(channels, head_dim, rows + GUARD_ROWS), args, *bindings)
+    return case
+
+
+def delta_case(key_heads: int, value_heads: int, batch: Batch, spare_rows: int = 2) -> Case:
+    case = Case(f"delta {key_heads}/{value_heads} heads, {batch.label()}", 5e-6)
+    rng, a, rows, dv = rng_of(case.name), batch.arrays(), batch.rows, 128
+    channels = 2 * key_heads * KEY + value_heads * dv
+    y = normal(rng, rows, channels)
+    q, k, v = np.split(y, [key_heads * KEY, 2 * key_heads * KEY], axis=1)
+    q, k = q.reshape(rows, key_heads, KEY), k.reshape(rows, key_heads, KEY)
+    q /= 11 * np.linalg.norm(q, axis=-1, keepdims=True)
+    k[1:] += k[:-1]  # neighbours are alike, as in text
+    k /= np.linalg.norm(k, axis=-1, keepdims=True)
+    alpha, b = normal(rng, rows, value_heads), 2 * normal(rng, rows, value_heads)
+    ssm_a, dt_bias = -np.exp(normal(rng, value_heads) - 2), normal(rng, value_heads)
+    num_slots = max(batch.slots) + 1
+    states = np.full((2, num_slots, value_heads, KEY, dv), np.nan, np.float32)
+    states_expected = np.full(states.shape, np.nan)
+    o = np.empty((rows, value_heads, dv))
+    decay = np.exp(ssm_a.astype(float) * np.log1p(np.exp(alpha.astype(float) + dt_bias)))
+    beta = sigmoid(b.astype(float))
+    for s, slot in enumerate(batch.slots):
+        first, end = a["query_start_loc"][s : s + 2]
+        bank = a["bank"][s]
+        state = np.zeros((value_heads, KEY, dv))
+        if batch.kv_valid[s]:
+            state = normal(rng, value_heads, KEY, dv).astype(float)
+            states[bank, slot] = states_expected[bank, slot] = state.astype(np.float32)
+        for row in range(first, end):
+            for h in range(value_heads):
+                key, query = (
+                    k[row, h % key_heads].astype(float),
+                    q[row, h % key_heads].astype(float),
+                )
+                value = v[row, h * dv : (h + 1) * dv]
+                state[h] *= decay[row, h]
+                state[h] += np.outer(key, beta[row, h] * (value - key @ state[h]))
+                o[row, h] = query @ state[h]
+        states_expected[1 - bank, slot] = state
+    names = ("header", "query_start_loc", "sequence_slots", "batched_kv_valid", "bank")
+    bindings = [case.input(a[name]) for name in names]
+    bindings += [case.input(x) for x in (y, alpha, b, ssm_a, dt_bias)]
+    bindings += [case.output(states_expected, states), case.output(guarded(o))]
+    slot_stride = value_heads * KEY * dv
+    args = struct.pack(
+        "=4I2Q", key_heads, value_heads, KEY, dv, num_slots * slot_stride, slot_stride
+    )
+    launches = geometry.delta(value_heads, KEY, dv, rows + spare_rows, len(batch.counts) + 1)
+    case.launch(launches, args, *bindings)
+    return case
+
+
+def all_cases() -> list[Case]:
+    packed = Batch([1, 3, 7], [130, 0, 125], [2, 0, 1])
+    cases = [rotary_case(4, 2, packed), rotary_case(6, 1, packed, 64, 16)]
+    cases += [rotary_case(2, 2, packed, 96, 32)]
+
+    cases += [
+        attention_case(2, 1, Batch([1], [0], [0])),
+        attention_case(4, 2, Batch([1, 2], [127, 0], [1, 0])),
+    ]
+    cases += [attention_case(4, 1, Batch([4, 1], [255, 300], [0, 1]))]
+    cases += [
+        attention_case(6, 1, Batch([2], [140], [0])),
+        attention_case(3, 1, Batch([1], [5], [0])),
+    ]
+    long = Batch([1], [33 * BLOCK - 1], [0], 34 * BLOCK)  # more blocks than splits
+    cases += [attention_case(2, 1, long)]
+    cases += [
+        attention_case(4, 2, Batch([9], [0], [0])),
+        attention_case(4, 1, Batch([5, 6], [60, 190], [1, 0])),
+    ]
+    cases += [attention_case(6, 1, Batch([1, 11, 3], [70, 121, 0], [0, 2, 1]))]
+
+    cases += [
+        conv_case(2, 512, packed),
+        conv_case(1, 64, Batch([2, 1, 5], [3, 0, 9], [0, 2, 1]), 64),
+    ]
+    cases += [conv_case(1, 200, Batch([4], [0], [0]), 128)]
+
+    cases += [delta_case(1, 2, Batch([1, 3, 16], [9, 0, 5], [1, 0, 2]))]
+    cases += [delta_case(2, 4, Batch([1], [0], [0]), 0)]
+    cases += [
+        delta_case(1, 1, Batch([32], [4], [0])),
+        delta_case(1, 2, Batch([17, 2, 77], [0, 8, 1], [0, 2, 1])),
+    ]
+    return cases
