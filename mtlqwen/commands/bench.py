@@ -86,7 +86,7 @@ def bench(
             prefix_memory=0,
         )
     try:
-        about = _about(engine, model or demo_model_path())
+        about = _about(engine, model or demo_model_path(), device)
         rows = []
         if not as_json:
             click.echo("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
@@ -100,14 +100,14 @@ def bench(
         close_engine(engine)
 
 
-def _about(engine: Engine, model: Path) -> dict[str, Any]:
+def _about(engine: Engine, model: Path, device: str) -> dict[str, Any]:
     tensors = engine.runner.gguf.tensors.values()
     info = engine.runner.device.info
     return {
         "model": model.stem,
         "size_bytes": sum(tensor.num_bytes for tensor in tensors),
         "num_params": sum(math.prod(tensor.shape) for tensor in tensors),
-        "device": f"{info.name} {info.isa}",
+        "device": f"{device} {info.isa}",
         "threads": info.num_threads,
     }
 

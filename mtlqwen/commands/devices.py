@@ -19,13 +19,13 @@ def devices(as_json: bool) -> None:
     found = []
     for name in DEVICES:
         with Device.open(name) as device:
-            found.append(dataclasses.asdict(device.info))
+            found.append({"device": name, **dataclasses.asdict(device.info)})
     if as_json:
         click.echo(json.dumps({"devices": found}))
         return
     for info in found:
         pages = ", ".join(f"{size // 1024} KiB" for size in info["sparse_page_bytes"])
         click.echo(
-            f"{info['name']}: {info['isa']}, {info['num_threads']} threads, "
+            f"{info['device']}: {info['name']}, {info['isa']}, {info['num_threads']} threads, "
             f"{info['memory_bytes'] / 2**30:.1f} GiB; pages of {pages}"
         )

@@ -9,29 +9,31 @@ from api_model import user, words
 
 from mtlqwen import SamplingParams
 
+# tokens of the prompts: around the borders of blocks, passes and prefix chunks
 LENGTHS = [1, 2, 3, 17, 31, 64, 127, 128, 129, 200, 255, 256, 300, 511, 512, 700]
 
 
 @pytest.fixture(scope="module")
 def solo(cold_llm):
     """For each of sixteen prompts the tokens it gets alone."""
-    prompts = [user(f"case {i} {words(n, i)}") for i, n in enumerate(LENGTHS)]
-    params = SamplingParams(max_tokens=24)
-    return [(p, cold_llm.generate(p, params, thinking=False).token_ids) for p in prompts]
+    draw = random.Random(0)
+    prompts = [draw.choices(range(cold_llm.tokenizer.num_tokens), k=n) for n in LENGTHS]
+    params = SamplingParams(max_tokens=24, ignore_eos=True)
+    return [(prompt, cold_llm.generate(prompt, params).token_ids) for prompt in prompts]
 
 
 def test_sixteen_at_once_on_eight_slots_each_get_their_own_answer(llm, solo):  # A1
-    params = SamplingParams(max_tokens=24)
+    params = SamplingParams(max_tokens=24, ignore_eos=True)
     shuffled = random.Random(1)
-    for _ in range(3):
+    for _ in range(2):
         order = shuffled.sample(range(len(solo)), len(solo))
-        done = llm.generate([solo[i][0] for i in order], params, thinking=False)
+        done = llm.generate([solo[i][0] for i in order], params)
         assert [one.token_ids for one in done] == [solo[i][1] for i in order]
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 4, 5, 8])
 def test_neighbours_that_end_early_or_come_late_change_nothing(llm, cold_llm, batch):  # A2
-    limits = [1, 2, 5, 20, 100, 7, 33, 64][:batch]
+    limits = [1, 2, 5, 20, 50, 7, 33, 40][:batch]
     prompts = [user(f"{i} {words(3, i)}") for i in range(batch + 1)]
     params = [SamplingParams(max_tokens=n, ignore_eos=True) for n in [*limits, 30]]
     streams = [llm.stream(p, s, thinking=False) for p, s in zip(prompts[:-1], params, strict=False)]
@@ -47,7 +49,7 @@ def test_a_stop_string_cuts_exactly_there_at_any_token_boundary(llm):  # A4
     params = SamplingParams(max_tokens=80, ignore_eos=True)
     prompt = user("Tell me a story about a fox and a lantern.")
     full = llm.generate(prompt, params, thinking=False)
-    ends = [len(llm.tokenizer.decode(full.token_ids[:n])) for n in range(5, 75, 10)]
+    ends = [len(llm.tokenizer.decode(full.token_ids[:n])) for n in (5, 23, 41, 59)]
     for end in ends:
         stop = full.text[end - 3 : end + 4]
         for stops in (stop, (stop, "zzz")):
@@ -79,10 +81,10 @@ def test_seeds_hold_in_company(llm):  # A5
 
 def test_sampler_settings_mix_without_harm(llm, cold_llm):  # A6
     plain = SamplingParams(max_tokens=16)
-    long = user(words(1500))
+    long = user(words(400))
     x = llm.stream(long, plain)
     y = llm.stream(
-        user(words(900, 3)),
+        user(words(250, 3)),
         SamplingParams(
             max_tokens=16, repetition_penalty=1.2, presence_penalty=1.0, logit_bias={100: 5}
         ),
@@ -95,7 +97,7 @@ def test_sampler_settings_mix_without_harm(llm, cold_llm):  # A6
 
 
 def test_a_prompt_asked_again_comes_from_the_prefix_cache(llm, cold_llm):  # A19
-    prompt = user(words(2000, salt=5))
+    prompt = user(words(500, salt=5))
     params = SamplingParams(max_tokens=12)
     first, second = llm.generate(prompt, params), llm.generate(prompt, params)
     cold = cold_llm.generate(prompt, params)

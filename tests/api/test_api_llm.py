@@ -113,7 +113,7 @@ def test_an_asyncio_stream_that_is_dropped_frees_its_slot(llm):
         ([4096], False, "4096"),
         ([-1], False, "-1"),
         ([1.5], False, "1.5"),
-        ([{"role": "robot", "content": "x"}], False, "role"),
+        ([{"role": "robot", "content": "x"}], False, "template"),
         (user(words(9000)), False, "8192"),
     ],
 )

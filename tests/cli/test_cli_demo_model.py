@@ -201,7 +201,7 @@ def test_bench_as_json_has_every_sample():
 def test_devices_lists_the_cpu():
     assert "cpu" in mtlqwen("devices").stdout
     (cpu,) = json.loads(mtlqwen("devices", "--json").stdout)["devices"]
-    assert cpu["name"] == "cpu"
+    assert cpu["device"] == "cpu"
     assert cpu["num_threads"] >= 1
 
 

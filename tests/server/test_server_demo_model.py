@@ -17,7 +17,7 @@ QUESTION = [{"role": "user", "content": "Count from 5 to 12."}]
 
 @pytest.fixture(scope="module")
 def llm():
-    with LLM(ctx=2048) as llm:
+    with LLM(ctx=2048, threads=1) as llm:
         yield llm
 
 
