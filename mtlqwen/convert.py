@@ -96,7 +96,7 @@ def convert_hf(
         "general.file_type": FILE_TYPES[file_type],
         "general.quantization_version": 2,
     } | keys
-    _write(Path(out), metadata, sources, file_type, num_layers, tied, progress)
+    write_model(out, metadata, sources, file_type, num_layers, tied, progress)
 
 
 def convert_gguf(
@@ -117,7 +117,10 @@ def convert_gguf(
             config = ModelConfig.from_gguf(gguf)
             num_layers, tied = config.num_layers, config.tied
         else:
-            num_layers, tied = gguf.metadata["dflash.block_count"], True
+            block_count = gguf.metadata.get("dflash.block_count")
+            if not isinstance(block_count, int):
+                raise ModelError(f"{path}: the key dflash.block_count is missing")
+            num_layers, tied = block_count, True
         metadata: dict[str, Any] = {
             key: gguf.encoded_value(key)
             for key in gguf.metadata
@@ -126,7 +129,7 @@ def convert_gguf(
         metadata["general.file_type"] = FILE_TYPES[file_type]
         metadata["general.quantization_version"] = 2
         sources = {name: from_gguf(gguf, name) for name in gguf.tensors}
-        _write(Path(out), metadata, sources, file_type, num_layers, tied, progress)
+        write_model(out, metadata, sources, file_type, num_layers, tied, progress)
 
 
 def tensor_type(
@@ -158,15 +161,16 @@ def _has_more_bits(name: str, num_layers: int) -> bool:
     return layer < eighth or layer >= 7 * num_layers // 8 or (layer - eighth) % 3 == 2
 
 
-def _write(
-    out: Path,
+def write_model(
+    out: str | os.PathLike[str],
     metadata: Mapping[str, Any],
     sources: Mapping[str, TensorSource],
     file_type: str,
     num_layers: int,
     tied: bool,
-    progress: Progress | None,
+    progress: Progress | None = None,
 ) -> None:
+    """Write a file of `file_type` tensor by tensor. ModelError if a tensor or `out` cannot be."""
     tensors = {
         name: (tensor_type(name, source.shape, file_type, num_layers, tied), source.shape)
         for name, source in sources.items()

@@ -83,14 +83,14 @@ def _q6_k(blocks: np.ndarray) -> np.ndarray:
 
 
 def _symmetric_scale(values: np.ndarray, levels: int) -> np.ndarray:
-    """Scale s [n] with the least squared error of s * code, weighted by value^2; values [k, n].
+    """Scale s [n] with the least weighted squared error of s * code; values [k, n].
 
     Codes are -levels ... levels - 1. Tried: the value of largest size near code -levels, in 19
     steps, each followed by the best s for the codes it gives.
     """
     peak = _peak(values)
     inverse_peak = _inverse(peak)
-    weights = values * values
+    weights = _weights(values)
     weighted = weights * values
     best = np.zeros_like(peak)
     best_gain = np.zeros_like(peak)
@@ -113,13 +113,12 @@ def _symmetric_scale(values: np.ndarray, levels: int) -> np.ndarray:
 def _affine_scales(values: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
     """Scale s and min m >= 0, [n] each, with the least weighted squared error of s * code - m.
 
-    values [k, n]; codes are 0 ... top; a value's weight is its size plus the block's rms. Tried:
-    the range of the values over top - 1 ... top + 1 codes, in 21 steps, each followed by the best
-    s and m for the codes it gives.
+    values [k, n]; codes are 0 ... top. Tried: the range of the values over top - 1 ... top + 1
+    codes, in 21 steps, each followed by the best s and m for the codes it gives.
     """
     low = np.minimum(values.min(axis=0), 0)
     inverse_span = _inverse(values.max(axis=0) - low)
-    weights = np.abs(values) + np.sqrt(np.mean(values * values, axis=0))
+    weights = _weights(values)
     shifted = values - low
     weighted = weights * shifted  # the fit is made on values - low, where its sums lose no digits
     sum_w, sum_x = weights.sum(axis=0), weighted.sum(axis=0)
@@ -143,6 +142,11 @@ def _affine_scales(values: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray
         np.copyto(best_min, -low - offset, where=better)
         np.copyto(best_gain, gain, where=better)
     return np.maximum(best_scale, 0), best_min
+
+
+def _weights(values: np.ndarray) -> np.ndarray:
+    """What an error at each value costs: its size plus the block's rms."""
+    return np.abs(values) + np.sqrt(np.mean(values * values, axis=0))
 
 
 def _peak(values: np.ndarray) -> np.ndarray:
