@@ -246,7 +246,7 @@ def cython_modules() -> list[Extension]:
             f"mtlqwen.{path.stem}",
             [str(path.relative_to(ROOT))],
             define_macros=CYTHON_MACROS,
-            extra_compile_args=[*OPTIMISE, "-ffp-contract=off"],
+            extra_compile_args=[*OPTIMISE, "-ffp-contract=off", *([] if CHECKED else ["-g0"])],
             extra_link_args=LINK,
         )
         for path in sorted(ROOT.glob("mtlqwen/_*.pyx"))

@@ -10,7 +10,7 @@
  *   - create/open: the caller frees. wrap: the caller keeps the memory alive until free. contents: borrowed;
  *   - free/close of NULL is a no-op. Every object counts as a user of its device, so that objects may be
  *     released in any order: the device goes when it is closed and its last object is freed;
- *   - thread classes: [any] any thread; [device] one thread at a time per device.
+ *   - thread classes: [any] any thread; [device] one thread at a time per device. Free and close are [any].
  * Nothing here aborts, prints, or calls back. */
 #ifndef MTLQ_H
 #define MTLQ_H
@@ -78,7 +78,7 @@ typedef struct mtlq_device_info {
     uint64_t max_buffer_bytes;
     uint64_t wrap_alignment_bytes; /* address and size alignment that mtlq_buffer_wrap wants */
     uint32_t sparse_page_bytes[4]; /* page sizes of sparse buffers, ascending, 0 = none */
-    uint32_t max_mappings;         /* mappings the system allows this process, 0 = unlimited */
+    uint32_t max_mappings;         /* of the operating system, for buffers and heaps; 0 = unlimited */
     uint32_t reserved;
 } mtlq_device_info;
 
@@ -94,8 +94,9 @@ MTLQ_API int32_t mtlq_device_get_info(mtlq_device *device, mtlq_device_info *inf
 MTLQ_API int32_t mtlq_buffer_create(mtlq_device *device, uint64_t num_bytes, mtlq_buffer **out);
 /* A buffer over memory of the caller (a mapped file): no copy. [device] */
 MTLQ_API int32_t mtlq_buffer_wrap(mtlq_device *device, void *data, uint64_t num_bytes, mtlq_buffer **out);
-/* A virtual range of num_bytes, nothing behind it until mtlq_map. page_bytes must be one of the
- * device's sparse page sizes and divide num_bytes. Touching an unmapped page is a fault. [device] */
+/* A virtual range of num_bytes, nothing behind it until mtlq_map. page_bytes must divide num_bytes and
+ * be one of the device's sparse page sizes, or on the cpu any multiple of the system's page. Touching an
+ * unmapped page is a fault. [device] */
 MTLQ_API int32_t mtlq_sparse_create(mtlq_device *device, uint64_t num_bytes, uint32_t page_bytes,
                                     mtlq_buffer **out);
 /* The address of a buffer in this process. [any] */
@@ -110,7 +111,7 @@ MTLQ_API int32_t mtlq_heap_create(mtlq_device *device, uint64_t num_bytes, uint3
 MTLQ_API uint32_t mtlq_heap_id(const mtlq_heap *heap);
 /* The address of the heap's pages in this process, mapped or not. [any] */
 MTLQ_API int32_t mtlq_heap_contents(mtlq_heap *heap, void **out);
-/* Refused (nothing is freed, MTLQ_E_ARGUMENT) while a sparse buffer still maps one of its pages. [device] */
+/* Refused (nothing is freed, MTLQ_E_ARGUMENT) while a sparse buffer still maps one of its pages. */
 MTLQ_API int32_t mtlq_heap_free(mtlq_heap *heap);
 
 #define MTLQ_MAP 0u
@@ -189,7 +190,8 @@ typedef struct mtlq_plan_desc {
  * wants. The plan keeps the buffers and pipelines it names alive. [device] */
 MTLQ_API int32_t mtlq_plan_create(mtlq_device *device, const mtlq_plan_desc *desc, mtlq_plan **out);
 MTLQ_API void mtlq_plan_free(mtlq_plan *plan);
-/* Nanoseconds spent in each dispatch over all submissions so far; needs MTLQ_DEVICE_PROFILE.
+/* Nanoseconds spent in each dispatch over all submissions so far; needs MTLQ_DEVICE_PROFILE, which
+ * makes every dispatch wait for the one before it.
  * count must be the plan's number of dispatches. [device] */
 MTLQ_API int32_t mtlq_plan_times(mtlq_plan *plan, uint64_t *nanoseconds, uint32_t count);
 

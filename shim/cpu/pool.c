@@ -184,7 +184,7 @@ int32_t mtlq_pool_create(uint32_t num_workers, mtlq_pool **out)
     }
     if (start_threads(pool)) {
         uint32_t num_started = pool->num_threads;
-        pool->num_workers = num_started + 1; /* those who take part in the last meeting */
+        atomic_fetch_add(&pool->num_arrived, num_workers - 1 - num_started); /* for the missing ones */
         mtlq_pool_destroy(pool, true);
         return mtlq_fail(MTLQ_E_LIMIT,
                          "device_open: the system started %u of %u threads; ask for fewer threads, or "
