@@ -1,6 +1,7 @@
 /* embed.c: rows of the token table to float, in the plain order of the format (each product and sum rounded). */
 #include <math.h>
 
+#include "code_tables.h"
 #include "half.h"
 #include "isa.h"
 
@@ -28,9 +29,6 @@ static void decode_bf16(const uint8_t *block, float *x) { *x = bf16_to_f32(u16_a
         }                                                                                                      \
     }
 
-static const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-static const int8_t e2m1_doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-
 /* 2^(e - 128) */
 static float mxfp4_step(uint8_t e)
 {
@@ -43,7 +41,7 @@ DECODE_32(q5_0, f16_at(block) * (float)((nibble(block + 6, i) | fifth_bit(block 
 DECODE_32(q5_1, f16_at(block) * (float)(nibble(block + 8, i) | fifth_bit(block + 4, i)) + f16_at(block + 2))
 DECODE_32(q8_0, f16_at(block) * (float)(int8_t)block[2 + i])
 DECODE_32(iq4_nl, f16_at(block) * (float)iq4_values[nibble(block + 2, i)])
-DECODE_32(mxfp4, mxfp4_step(block[0]) * (float)e2m1_doubled[nibble(block + 1, i)])
+DECODE_32(mxfp4, mxfp4_step(block[0]) * (float)mxfp4_values[nibble(block + 1, i)])
 
 /* Six-bit scale and minimum j of eight, in twelve bytes. */
 static void scale_min(const uint8_t *s, unsigned j, float *scale, float *minimum)
@@ -136,15 +134,15 @@ static void embed(const mtlq_call *call, uint32_t block_values, uint32_t block_b
         uint64_t row = item / items_per_row, first = item % items_per_row * ITEM_VALUES;
         uint64_t last = first + ITEM_VALUES < args->dim ? first + ITEM_VALUES : args->dim;
         uint32_t id = (uint32_t)ids[row];
+        if (id >= args->num_table_rows) {
+            for (uint64_t i = first; i < last; i++) {
+                x[row * args->dim + i] = NAN;
+            }
+            continue;
+        }
         const uint8_t *block = table + id * args->row_bytes + first / block_values * block_bytes;
         for (uint64_t i = first; i < last; i += block_values, block += block_bytes) {
-            if (id < args->num_table_rows) {
-                decode(block, x + row * args->dim + i);
-                continue;
-            }
-            for (uint64_t k = i; k < i + block_values; k++) {
-                x[row * args->dim + k] = NAN;
-            }
+            decode(block, x + row * args->dim + i);
         }
     }
 }

@@ -66,16 +66,18 @@ static void multiply_group(const product *p, uint64_t group, uint64_t x_begin, u
     for (uint64_t b = 0; b < p->num_blocks; b++) {
         const xblock *x = p->x + b * p->num_rows + x_begin;
         if (b < num_whole) {
-            p->unpack(rows + b * p->block_bytes, stride, &w, (const uint8_t *)ahead);
+            p->unpack(rows + b * p->block_bytes, stride, &w);
         } else {
             uint8_t edge[LINEAR_ROWS * MAX_BLOCK_BYTES];
             copy_edge(p, first_row, b, edge);
-            p->unpack(edge, p->block_bytes, &w, (const uint8_t *)ahead);
+            p->unpack(edge, p->block_bytes, &w);
+        }
+        for (uint64_t t = 0; t < count; t += LINEAR_TILE) {
+            /* The first rows read W ahead, the others the activations of the rows after them. */
+            const uint8_t *next = t == 0 ? (const uint8_t *)ahead : (const uint8_t *)(x + t + LINEAR_TILE);
+            p->multiply(&w, x + t, sums + t, (unsigned)min_u64(LINEAR_TILE, count - t), next);
         }
         ahead += LINEAR_ROWS * p->block_bytes;
-        for (uint64_t t = 0; t < count; t += LINEAR_TILE) {
-            p->multiply(&w, x + t, sums + t, (unsigned)min_u64(LINEAR_TILE, count - t));
-        }
     }
     store_rows(p, first_row, x_begin, sums, count);
 }

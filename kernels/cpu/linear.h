@@ -8,13 +8,14 @@
  * Each linear_<isa>.h defines
  *   words                     sixteen words, one of each row of W
  *   words_splat and or sub mul shl shr   on uint32;  sub8, table (16-entry look-up) on bytes
- *   words_transpose           16 bytes from each of 16 rows to four words; reads four lines ahead meanwhile
+ *   words_transpose           16 bytes from each of 16 rows to four words
  *   words_scale               byte i, signed, in the form words_dot32 multiplies with
  *   words_even words_odd      signed bytes 0, 2 (1, 3) of a word as a pair of int16
  *   words_pair_dot            sum + pair . pair
  *   words_to_lanes words_as_lanes words_f16_low words_f16_high   to float: by value, bits, half
  *   words_signed_codes        signed codes as words_dot32 wants them
- *   words_dot32               sums[t] += scale * (codes . 32 activations of row t) << shift
+ *   words_dot32               sums[t] += scale * (codes . 32 activations of row t) << shift; meanwhile it
+ *                             prefetches num_lines cache lines at `ahead`
  *   LINEAR_TILE               rows of x multiplied at a time
  *   LINEAR_SIGNED_CODES       1: zero is subtracted from unsigned codes as they are unpacked; 0: words_dot32
  *                             needs codes in 0 .. max_code and the frame corrects the sum. */
@@ -24,6 +25,17 @@
 #include "isa.h"
 #include "lanes.h"
 #include "quantize.h"
+
+#define CACHE_LINE 64u
+
+/* Step k of eight reads its share of num_lines: evenly spaced, since processors drop prefetches that come in bursts. */
+static inline __attribute__((always_inline)) void read_ahead(const uint8_t *lines, const unsigned k, const unsigned num_lines)
+{
+#pragma GCC unroll 4
+    for (unsigned i = k; i < num_lines; i += 8) {
+        __builtin_prefetch(lines + CACHE_LINE * i, 0, 3);
+    }
+}
 
 #if MTLQ_ISA_ID == MTLQ_ISA_IS_avx512
 #include "linear_avx512.h"
@@ -57,10 +69,10 @@ typedef struct tile {
     lanes offsets[8];  /* float offset, likewise; negative for the super-block types */
 } tile;
 
-/* Reads a block of sixteen rows, `stride` bytes apart; `ahead` points at what to read ahead. */
-typedef void (*unpack_fn)(const uint8_t *rows, uint64_t stride, tile *w, const uint8_t *ahead);
-/* y[t] += tile . x[t] for num_rows <= LINEAR_TILE rows of x. */
-typedef void (*multiply_fn)(const tile *w, const xblock *x, lanes *y, unsigned num_rows);
+/* Reads a block of sixteen rows, `stride` bytes apart. */
+typedef void (*unpack_fn)(const uint8_t *rows, uint64_t stride, tile *w);
+/* y[t] += tile . x[t] for num_rows <= LINEAR_TILE rows of x; prefetches a tile of W at `ahead` meanwhile. */
+typedef void (*multiply_fn)(const tile *w, const xblock *x, lanes *y, unsigned num_rows, const uint8_t *ahead);
 
 void MTLQ_NAME(linear_blocks)(const mtlq_call *call, uint32_t block_bytes, unpack_fn unpack, multiply_fn multiply);
 
@@ -72,15 +84,14 @@ ALWAYS_INLINE words word_at(const words *transposed, const unsigned offset)
     return shift == 0 ? low : words_or(words_shr(low, shift), words_shl(transposed[offset / 4 + 1], 32 - shift));
 }
 
-ALWAYS_INLINE void transpose_bytes(const uint8_t *rows, uint64_t stride, const unsigned num_bytes, words *out,
-                                   const uint8_t *ahead)
+ALWAYS_INLINE void transpose_bytes(const uint8_t *rows, uint64_t stride, const unsigned num_bytes, words *out)
 {
 #pragma GCC unroll 17
     for (unsigned i = 0; i + 16 <= num_bytes; i += 16) {
-        words_transpose(rows + i, stride, out + i / 4, ahead + 16 * i);
+        words_transpose(rows + i, stride, out + i / 4);
     }
     if (num_bytes % 16 != 0) {
-        words_transpose(rows + num_bytes - 16, stride, out + num_bytes / 4 - 4, ahead + 16 * (num_bytes - 16));
+        words_transpose(rows + num_bytes - 16, stride, out + num_bytes / 4 - 4);
     }
 }
 
@@ -90,10 +101,17 @@ ALWAYS_INLINE words codes_of(words codes, const quant_type type)
     return LINEAR_SIGNED_CODES && type.zero_shift ? words_sub8(codes, (uint8_t)(1u << type.zero_shift)) : codes;
 }
 
+/* A tile's cache lines, divided among its eight groups. */
+ALWAYS_INLINE unsigned lines_per_group(const quant_type type)
+{
+    return (LINEAR_ROWS * type.block_bytes + 8 * CACHE_LINE - 1) / (8 * CACHE_LINE);
+}
+
 /* Super-block types: v = step * isum (- offset * msum), y = fma(v, x.step, y). */
 ALWAYS_INLINE void multiply_super(const tile *w, const xblock *x, lanes *y, const unsigned num_rows,
-                                  const quant_type type)
+                                  const uint8_t *ahead, const quant_type type)
 {
+    const unsigned num_lines = lines_per_group(type);
     const int corrects_zero = type.zero_shift && !LINEAR_SIGNED_CODES;
     words sums[LINEAR_TILE];
 #pragma GCC unroll 8
@@ -103,7 +121,7 @@ ALWAYS_INLINE void multiply_super(const tile *w, const xblock *x, lanes *y, cons
 #pragma GCC unroll 1
     for (unsigned j = 0; j < 8; j++) {
         words_dot32(sums, w->codes + 8 * j, w->scales + type.num_scales * j, type.num_scales, type.max_code, x, j,
-                    num_rows);
+                    num_rows, ahead + CACHE_LINE * num_lines * j, num_lines);
     }
 #pragma GCC unroll 8
     for (unsigned t = 0; t < num_rows; t++) {
@@ -126,8 +144,9 @@ ALWAYS_INLINE void multiply_super(const tile *w, const xblock *x, lanes *y, cons
 
 /* Types of 32 values: s = fma(step_j, isum_j, s) (then fma(offset_j, xsum_j, s)), y = fma(s, x.step, y). */
 ALWAYS_INLINE void multiply_32(const tile *w, const xblock *x, lanes *y, const unsigned num_rows,
-                               const quant_type type)
+                               const uint8_t *ahead, const quant_type type)
 {
+    const unsigned num_lines = lines_per_group(type);
     lanes s[LINEAR_TILE];
 #pragma GCC unroll 8
     for (unsigned t = 0; t < num_rows; t++) {
@@ -140,7 +159,8 @@ ALWAYS_INLINE void multiply_32(const tile *w, const xblock *x, lanes *y, const u
         for (unsigned t = 0; t < num_rows; t++) {
             sums[t] = words_splat(0);
         }
-        words_dot32(sums, w->codes + 8 * j, NULL, 0, type.max_code, x, j, num_rows);
+        words_dot32(sums, w->codes + 8 * j, NULL, 0, type.max_code, x, j, num_rows,
+                    ahead + CACHE_LINE * num_lines * j, num_lines);
 #pragma GCC unroll 8
         for (unsigned t = 0; t < num_rows; t++) {
             words x_sum = words_splat((uint32_t)x[t].sum32[j]);
@@ -159,12 +179,13 @@ ALWAYS_INLINE void multiply_32(const tile *w, const xblock *x, lanes *y, const u
     }
 }
 
-ALWAYS_INLINE void multiply(const tile *w, const xblock *x, lanes *y, const unsigned num_rows, const quant_type type)
+ALWAYS_INLINE void multiply(const tile *w, const xblock *x, lanes *y, const unsigned num_rows, const uint8_t *ahead,
+                            const quant_type type)
 {
     if (type.num_scales == 0) {
-        multiply_32(w, x, y, num_rows, type);
+        multiply_32(w, x, y, num_rows, ahead, type);
     } else {
-        multiply_super(w, x, y, num_rows, type);
+        multiply_super(w, x, y, num_rows, ahead, type);
     }
 }
 
@@ -176,20 +197,21 @@ ALWAYS_INLINE void multiply(const tile *w, const xblock *x, lanes *y, const unsi
 #define EACH_TILE(CASE) CASE(1) CASE(2)
 #endif
 
-#define MULTIPLY_CASE(n) case n: multiply(w, x, y, n, type); break;
+#define MULTIPLY_CASE(n) case n: multiply(w, x, y, n, ahead, type); break;
 
 /* The kernel of a weight type, from its quant_type and its unpack function. */
 #define LINEAR_KERNEL(name, ...)                                                                               \
-    static void name##_multiply(const tile *w, const xblock *x, lanes *y, unsigned num_rows)                   \
+    static void name##_multiply(const tile *w, const xblock *x, lanes *y, unsigned num_rows, \
+                                const uint8_t *ahead)                                                          \
     {                                                                                                          \
         const quant_type type = {__VA_ARGS__};                                                                 \
         switch (num_rows) {                                                                                    \
             EACH_TILE(MULTIPLY_CASE)                                                                           \
         }                                                                                                      \
     }                                                                                                          \
-    static void name##_unpack(const uint8_t *rows, uint64_t stride, tile *w, const uint8_t *ahead)             \
+    static void name##_unpack(const uint8_t *rows, uint64_t stride, tile *w)             \
     {                                                                                                          \
-        unpack_##name(rows, stride, w, ahead, (quant_type){__VA_ARGS__});                                      \
+        unpack_##name(rows, stride, w, (quant_type){__VA_ARGS__});                                      \
     }                                                                                                          \
     void MTLQ_NAME(linear_##name)(const mtlq_call *call)                                                       \
     {                                                                                                          \

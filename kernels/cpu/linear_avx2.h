@@ -50,14 +50,10 @@ static inline void transpose_eight(const uint8_t *rows, uint64_t stride, __m256i
     out[3] = _mm256_unpackhi_epi64(t1, t3);
 }
 
-static inline void words_transpose(const uint8_t *rows, uint64_t stride, words out[4], const uint8_t *ahead)
+static inline void words_transpose(const uint8_t *rows, uint64_t stride, words out[4])
 {
     __m256i lo[4], hi[4];
-    _mm_prefetch((const char *)ahead, _MM_HINT_T1);
-    _mm_prefetch((const char *)ahead + 64, _MM_HINT_T1);
     transpose_eight(rows, stride, lo);
-    _mm_prefetch((const char *)ahead + 128, _MM_HINT_T1);
-    _mm_prefetch((const char *)ahead + 192, _MM_HINT_T1);
     transpose_eight(rows + 8 * stride, stride, hi);
 #pragma GCC unroll 4
     for (unsigned i = 0; i < 4; i++) {
@@ -134,7 +130,8 @@ static inline __attribute__((always_inline)) words multiply_word(words sums, con
 
 static inline __attribute__((always_inline)) void
 words_dot32(words *sums, const words codes[8], const words *scales, const unsigned num_scales,
-            const unsigned max_code, const xblock *x, unsigned group, const unsigned num_rows)
+            const unsigned max_code, const xblock *x, unsigned group, const unsigned num_rows, const uint8_t *ahead,
+            const unsigned num_lines)
 {
     /* A sum of `run` words is at most run * 2 * 127 * max_code < 2^15. */
     const unsigned fits = max_code <= 15 ? 8 : max_code <= 31 ? 4 : max_code <= 63 ? 2 : 1;
@@ -148,6 +145,9 @@ words_dot32(words *sums, const words codes[8], const words *scales, const unsign
 #pragma GCC unroll 32
         for (unsigned i = 0; i < run * num_rows; i++) {
             const unsigned k = k0 + (run > 2 ? i / num_rows : i % run), t = run > 2 ? i % num_rows : i / run;
+            if (t == 0) {
+                read_ahead(ahead, k, num_lines);
+            }
             products[t] = multiply_word(products[t], k == k0, codes[k], max_code, x + t, 8 * group + k);
             if (k == k0 + run - 1) {
                 words widened = {_mm256_madd_epi16(products[t].lo, scale.lo), _mm256_madd_epi16(products[t].hi, scale.hi)};

@@ -26,7 +26,7 @@ static inline words words_table(words indices, const int8_t table[16])
 }
 
 /* The blends take their operand from memory, so only the eight unpacks need the shuffle port. */
-static inline void words_transpose(const uint8_t *rows, uint64_t stride, words out[4], const uint8_t *ahead)
+static inline void words_transpose(const uint8_t *rows, uint64_t stride, words out[4])
 {
     words a[4];
 #pragma GCC unroll 4
@@ -36,7 +36,6 @@ static inline void words_transpose(const uint8_t *rows, uint64_t stride, words o
         a[r] = _mm512_mask_broadcast_i32x4(a[r], 0x00f0, _mm_loadu_si128((const void *)(p + 4 * stride)));
         a[r] = _mm512_mask_broadcast_i32x4(a[r], 0x0f00, _mm_loadu_si128((const void *)(p + 8 * stride)));
         a[r] = _mm512_mask_broadcast_i32x4(a[r], 0xf000, _mm_loadu_si128((const void *)(p + 12 * stride)));
-        _mm_prefetch((const char *)ahead + 64 * r, _MM_HINT_T1);
     }
     words t0 = _mm512_unpacklo_epi32(a[0], a[1]), t1 = _mm512_unpackhi_epi32(a[0], a[1]);
     words t2 = _mm512_unpacklo_epi32(a[2], a[3]), t3 = _mm512_unpackhi_epi32(a[2], a[3]);
@@ -84,7 +83,8 @@ static inline words dot_word(words sum, words code, const xblock *x, unsigned k)
 
 static inline __attribute__((always_inline)) void
 words_dot32(words *sums, const words codes[8], const words *scales, const unsigned num_scales,
-            const unsigned max_code, const xblock *x, unsigned group, const unsigned num_rows)
+            const unsigned max_code, const xblock *x, unsigned group, const unsigned num_rows, const uint8_t *ahead,
+            const unsigned num_lines)
 {
     const unsigned run = num_scales == 2 ? 4 : 8;
 #pragma GCC unroll 2
@@ -97,6 +97,7 @@ words_dot32(words *sums, const words codes[8], const words *scales, const unsign
 #pragma GCC unroll 8
         for (unsigned k = k0; k < k0 + run; k++) {
             words code = codes[k];
+            read_ahead(ahead, k, num_lines);
 #pragma GCC unroll 8
             for (unsigned t = 0; t < num_rows; t++) {
                 dots[t] = dot_word(dots[t], code, x + t, 8 * group + k);

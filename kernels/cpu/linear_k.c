@@ -1,4 +1,5 @@
 /* linear_k.c: weight types of 256-value super-blocks with integer scales. */
+#include "code_tables.h"
 #include "linear.h"
 
 static inline void set_scales(tile *w, unsigned i, words bytes)
@@ -16,10 +17,10 @@ static inline void set_pairs(tile *w, unsigned i, words bytes)
 }
 
 /* d, dmin, then eight 6-bit scales and eight 6-bit minimums in 12 bytes. */
-ALWAYS_INLINE void unpack_q45_head(const uint8_t *rows, uint64_t stride, tile *w, const uint8_t *ahead)
+ALWAYS_INLINE void unpack_q45_head(const uint8_t *rows, uint64_t stride, tile *w)
 {
     words h[4];
-    words_transpose(rows, stride, h, ahead);
+    words_transpose(rows, stride, h);
     w->steps[0] = words_f16_low(h[0]);
     w->offsets[0] = lanes_neg(words_f16_high(h[0]));
     set_scales(w, 0, words_and(h[1], 0x3f3f3f3f));
@@ -30,15 +31,15 @@ ALWAYS_INLINE void unpack_q45_head(const uint8_t *rows, uint64_t stride, tile *w
     set_pairs(w, 1, minimums);
 }
 
-ALWAYS_INLINE void unpack_q4_k(const uint8_t *rows, uint64_t stride, tile *w, const uint8_t *ahead,
+ALWAYS_INLINE void unpack_q4_k(const uint8_t *rows, uint64_t stride, tile *w,
                                const quant_type type)
 {
     (void)type;
-    unpack_q45_head(rows, stride, w, ahead);
+    unpack_q45_head(rows, stride, w);
 #pragma GCC unroll 8
     for (unsigned c = 0; c < 8; c++) { /* 16 bytes: low nibbles of one group of 32, high ones of the next */
         words q[4];
-        words_transpose(rows + 16 + 16 * c, stride, q, ahead + 256 + 256 * c);
+        words_transpose(rows + 16 + 16 * c, stride, q);
         words *codes = w->codes + 16 * (c / 2) + 4 * (c % 2);
 #pragma GCC unroll 4
         for (unsigned i = 0; i < 4; i++) {
@@ -55,17 +56,17 @@ ALWAYS_INLINE words bit_of(words bytes, const unsigned bit, const unsigned to)
     return words_and(moved, 0x01010101u << to);
 }
 
-ALWAYS_INLINE void unpack_q5_k(const uint8_t *rows, uint64_t stride, tile *w, const uint8_t *ahead,
+ALWAYS_INLINE void unpack_q5_k(const uint8_t *rows, uint64_t stride, tile *w,
                                const quant_type type)
 {
     (void)type;
     words high[8];
-    unpack_q45_head(rows, stride, w, ahead);
-    transpose_bytes(rows + 16, stride, 32, high, ahead + 256);
+    unpack_q45_head(rows, stride, w);
+    transpose_bytes(rows + 16, stride, 32, high);
 #pragma GCC unroll 8
     for (unsigned c = 0; c < 8; c++) {
         words q[4];
-        words_transpose(rows + 48 + 16 * c, stride, q, ahead + 768 + 256 * c);
+        words_transpose(rows + 48 + 16 * c, stride, q);
         words *codes = w->codes + 16 * (c / 2) + 4 * (c % 2);
         const words *h = high + 4 * (c % 2);
 #pragma GCC unroll 4
@@ -76,16 +77,16 @@ ALWAYS_INLINE void unpack_q5_k(const uint8_t *rows, uint64_t stride, tile *w, co
     }
 }
 
-ALWAYS_INLINE void unpack_q6_k(const uint8_t *rows, uint64_t stride, tile *w, const uint8_t *ahead,
+ALWAYS_INLINE void unpack_q6_k(const uint8_t *rows, uint64_t stride, tile *w,
                                const quant_type type)
 {
 #pragma GCC unroll 4
     for (unsigned c = 0; c < 4; c++) { /* 16 positions of four groups: half c / 2 of the block, half c % 2 of a group */
         words low0[4], low1[4], high[4];
         const uint8_t *low = rows + 64 * (c / 2) + 16 * (c % 2);
-        words_transpose(low, stride, low0, ahead + 768 * c);
-        words_transpose(low + 32, stride, low1, ahead + 768 * c + 256);
-        words_transpose(rows + 128 + 16 * c, stride, high, ahead + 768 * c + 512);
+        words_transpose(low, stride, low0);
+        words_transpose(low + 32, stride, low1);
+        words_transpose(rows + 128 + 16 * c, stride, high);
         words *codes = w->codes + 32 * (c / 2) + 4 * (c % 2);
 #pragma GCC unroll 4
         for (unsigned i = 0; i < 4; i++) {
@@ -101,8 +102,8 @@ ALWAYS_INLINE void unpack_q6_k(const uint8_t *rows, uint64_t stride, tile *w, co
         }
     }
     words scales[4], tail[4];
-    words_transpose(rows + 192, stride, scales, ahead + 3072);
-    words_transpose(rows + 194, stride, tail, ahead + 3104);
+    words_transpose(rows + 192, stride, scales);
+    words_transpose(rows + 194, stride, tail);
 #pragma GCC unroll 4
     for (unsigned i = 0; i < 4; i++) {
         set_scales(w, i, scales[i]);
@@ -111,12 +112,12 @@ ALWAYS_INLINE void unpack_q6_k(const uint8_t *rows, uint64_t stride, tile *w, co
     w->steps[0] = words_f16_high(tail[3]);
 }
 
-ALWAYS_INLINE void unpack_q2_k(const uint8_t *rows, uint64_t stride, tile *w, const uint8_t *ahead,
+ALWAYS_INLINE void unpack_q2_k(const uint8_t *rows, uint64_t stride, tile *w,
                                const quant_type type)
 {
     (void)type;
     words q[21];
-    transpose_bytes(rows, stride, 84, q, ahead);
+    transpose_bytes(rows, stride, 84, q);
 #pragma GCC unroll 4
     for (unsigned i = 0; i < 4; i++) {
         set_scales(w, i, words_and(q[i], 0x0f0f0f0f));
@@ -146,12 +147,12 @@ ALWAYS_INLINE void unpack_q3_scales(tile *w, words a, words b, words c)
     }
 }
 
-ALWAYS_INLINE void unpack_q3_k(const uint8_t *rows, uint64_t stride, tile *w, const uint8_t *ahead,
+ALWAYS_INLINE void unpack_q3_k(const uint8_t *rows, uint64_t stride, tile *w,
                                const quant_type type)
 {
     words q[24], tail[4];
-    transpose_bytes(rows, stride, 96, q, ahead);
-    words_transpose(rows + 94, stride, tail, ahead + 1536);
+    transpose_bytes(rows, stride, 96, q);
+    words_transpose(rows + 94, stride, tail);
 #pragma GCC unroll 8
     for (unsigned j = 0; j < 8; j++) {
 #pragma GCC unroll 8
@@ -164,14 +165,12 @@ ALWAYS_INLINE void unpack_q3_k(const uint8_t *rows, uint64_t stride, tile *w, co
     w->steps[0] = words_f16_high(tail[3]);
 }
 
-static const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-
-ALWAYS_INLINE void unpack_iq4_xs(const uint8_t *rows, uint64_t stride, tile *w, const uint8_t *ahead,
+ALWAYS_INLINE void unpack_iq4_xs(const uint8_t *rows, uint64_t stride, tile *w,
                                  const quant_type type)
 {
     (void)type;
     words q[34];
-    transpose_bytes(rows, stride, 136, q, ahead);
+    transpose_bytes(rows, stride, 136, q);
     w->steps[0] = words_f16_low(q[0]);
     words high = words_shr(q[0], 16); /* two bits of each scale; q[1] has the low four */
 #pragma GCC unroll 2

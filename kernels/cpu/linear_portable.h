@@ -53,9 +53,8 @@ OPERATION words words_table(words indices, const int8_t table[16])
     return result;
 }
 
-OPERATION void words_transpose(const uint8_t *rows, uint64_t stride, words out[4], const uint8_t *ahead)
+OPERATION void words_transpose(const uint8_t *rows, uint64_t stride, words out[4])
 {
-    (void)ahead;
     for (unsigned r = 0; r < 16; r++) {
         for (unsigned i = 0; i < 4; i++) {
             const uint8_t *p = rows + r * stride + 4 * i;
@@ -80,9 +79,10 @@ OPERATION lanes words_f16_low(words a) { EACH_LANE(f16_to_f32((uint16_t)a.at[r])
 OPERATION lanes words_f16_high(words a) { EACH_LANE(f16_to_f32((uint16_t)(a.at[r] >> 16))); }
 
 OPERATION void words_dot32(words *sums, const words codes[8], const words *scales, unsigned num_scales,
-                               unsigned max_code, const xblock *x, unsigned group, unsigned num_rows)
+                               unsigned max_code, const xblock *x, unsigned group, unsigned num_rows,
+                               const uint8_t *ahead, unsigned num_lines)
 {
-    (void)max_code;
+    (void)max_code, (void)ahead, (void)num_lines;
     for (unsigned t = 0; t < num_rows; t++) {
         int32_t parts[2][16] = {{0}};
         for (unsigned k = 0; k < 32; k++) {
