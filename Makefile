@@ -1,0 +1,61 @@
+# make demo, make test: build what is needed, then run. PYTHON chooses the interpreter.
+PYTHON ?= python3
+PREFIX ?= /usr/local
+BIN := .venv/bin
+SOURCES := $(wildcard setup.py shim/*.[ch] shim/cpu/*.[ch] kernels/*.h kernels/cpu/*.[ch] \
+	mtlqwen/*.pyx mtlqwen/*.pxd)
+DEBUG_TESTS := tests/shim tests/kernels tests/engine tests/sampling tests/gguf
+
+.PHONY: demo test debug-test test-arm64 lint bench build install clean
+
+demo: build
+	$(BIN)/mtlqwen generate "Tell me a story about a fox and a lantern."
+
+test: build
+	$(BIN)/python -m pytest -q
+
+# The shim, the kernels and the Cython modules with ASan, UBSan and Cython's checks.
+debug-test: build
+	MTLQ_BUILD=debug $(BIN)/python setup.py -q build --build-lib build/debug/lib
+	LD_PRELOAD=$$($(CC) -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
+		PYTHONPATH=build/debug/lib $(BIN)/pytest -q -m "not slow" $(DEBUG_TESTS)
+
+test-arm64: .venv/installed
+	tests/cross/run_arm64.sh $(BIN)/python
+
+lint: .venv/linters
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: build
+	$(BIN)/python bench/shim.py
+	$(BIN)/mtlqwen bench -p 512 -n 64 --batch 1,8
+
+build: build/built
+
+build/built: .venv/installed $(SOURCES)
+	$(BIN)/python setup.py -q build_ext --inplace
+	@touch $@
+
+.venv/installed: pyproject.toml
+	test -d .venv || $(PYTHON) -m venv .venv
+	$(BIN)/pip install -q "setuptools>=77" "cython>=3.1"
+	$(BIN)/pip install -q --no-build-isolation -e ".[test]"
+	@touch $@
+
+.venv/linters: .venv/installed
+	$(BIN)/pip install -q mypy ruff
+	@touch $@
+
+# The library for C programs.
+install: build
+	$(BIN)/python setup.py -q build_mtlq --output build/libmtlq.so.1
+	install -d $(PREFIX)/include $(PREFIX)/lib/pkgconfig
+	install -m 644 shim/mtlq.h $(PREFIX)/include
+	install -m 755 build/libmtlq.so.1 $(PREFIX)/lib
+	ln -sf libmtlq.so.1 $(PREFIX)/lib/libmtlq.so
+	sed "s|@PREFIX@|$(PREFIX)|" mtlq.pc.in > $(PREFIX)/lib/pkgconfig/mtlq.pc
+
+clean:
+	rm -rf build mtlqwen/*.so mtlqwen/*.dylib
