@@ -14,7 +14,7 @@ from mtlqwen.errors import MtlqError, RequestError
 from mtlqwen.sampling import SamplingParams
 
 cimport cython
-from libc.math cimport INFINITY, log
+from libc.math cimport INFINITY, log, nextafterf
 from libc.stdint cimport int32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memmove
@@ -175,7 +175,8 @@ cdef class Sampler:
     cdef double gather_from(self, const float* logits, double least) except -1.0 nogil:
         """Candidates: all tokens of at least that weight, and some below; their weight."""
         cdef double threshold = self.peak + log(0.5 * least) * self.temperature
-        self.gather(logits, <float>threshold, 0)
+        # Rounded down: beside a huge peak the difference would be lost.
+        self.gather(logits, nextafterf(<float>threshold, -INFINITY), 0)
         return weigh(&self.candidates, self.peak, self.scale)
 
     cdef double top_p_target(self, double mass) noexcept nogil:
