@@ -2,6 +2,8 @@
  * block: scores, maximum, exponentials, their sum and the weighted values of each block of block_tokens
  * absolute positions, folded into the row's running triple in ascending order. So one row or many, one
  * worker or several give the same bits. See docs/cpu-arithmetic.md. */
+#include <math.h>
+
 #include "attention_items.h"
 #include "lanes_math.h"
 #include "tile.h"
@@ -18,32 +20,46 @@ typedef struct triple {
 typedef struct attention_work {
     attention_item item;
     uint32_t group, head_dim, block_tokens;
-    const uint16_t *k, *v;   /* the item's head in the tile of block 0 */
-    uint64_t tile_values;    /* from one block's tile to the next */
-    float *q;                /* [rows][head_dim], times scale */
-    float *scores;           /* [rows][block_tokens] */
-    float *strip;            /* [head_dim or block_tokens][LANES] */
+    const uint16_t *k, *v;            /* the item's head in the tile of block 0 */
+    uint64_t tile_values;             /* from one block's tile to the next */
+    float *q;                         /* [rows][q_stride], times scale */
+    float *scores;                    /* [rows][score_stride] */
+    uint64_t q_stride, score_stride;  /* not powers of two: rows would share cache sets */
+    float *strip;                     /* [head_dim or block_tokens][LANES] */
+    uint32_t visible[MAX_QUERY_ROWS]; /* positions of the block at work that each row sees */
     triple running, block;
 } attention_work;
 
-/* How many positions of a block a query row sees: 0 where the block begins after the row. */
-static uint32_t num_visible(const attention_work *work, uint32_t row, uint32_t block)
+/* How many positions of a block each row sees: 0 where the block begins after the row. Returns the first
+ * row that sees any. */
+static uint32_t find_visible(attention_work *work, uint32_t block)
 {
-    uint32_t end = work->item.first_position + row / work->group + 1;
-    uint32_t begin = block * work->block_tokens;
-    return end <= begin ? 0 : end - begin < work->block_tokens ? end - begin : work->block_tokens;
+    uint32_t begin = block * work->block_tokens, first_row = 0;
+    for (uint32_t token = 0; token < work->item.num_tokens; token++) {
+        uint32_t end = work->item.first_position + token + 1;
+        uint32_t count = end <= begin                       ? 0
+                         : end - begin < work->block_tokens ? end - begin
+                                                            : work->block_tokens;
+        for (uint32_t i = 0; i < work->group; i++) {
+            work->visible[token * work->group + i] = count;
+        }
+        first_row += count == 0 ? work->group : 0;
+    }
+    return first_row;
 }
 
-/* Sixteen columns of an f16 matrix as the b of a tile. A single tile of rows reads them where they are;
- * more rows share one conversion. */
-static tile_operands strip_operands(const attention_work *work, const uint16_t *columns, uint64_t stride, uint32_t n,
-                                    uint32_t num_rows)
+/* Columns [column, column + LANES) of an f16 matrix as the b of a tile. A single tile of rows reads them
+ * where they are; more rows share one conversion. Strip by strip, the matrix that is read next comes in. */
+static tile_operands strip_operands(const attention_work *work, const uint16_t *matrix, uint64_t stride,
+                                    uint32_t n, uint32_t column, uint32_t num_rows, const uint16_t *next)
 {
+    const uint16_t *ahead = next + (uint64_t)column * n;
     if (num_rows <= LANES_TILE_ROWS) {
-        return (tile_operands){.b_f16 = columns, .b_stride = stride, .n = n};
+        return (tile_operands){.b_f16 = matrix + column, .b_stride = stride, .n = n, .ahead = ahead};
     }
-    for (uint32_t i = 0; i < n; i++) {
-        lanes_store(work->strip + (uint64_t)i * LANES, lanes_load_f16(columns + i * stride));
+    for (uint64_t i = 0; i < n; i++) {
+        __builtin_prefetch(ahead + i * LANES, 0, 2);
+        lanes_store(work->strip + i * LANES, lanes_load_f16(matrix + i * stride + column));
     }
     return (tile_operands){.b = work->strip, .b_stride = LANES, .n = n};
 }
@@ -57,16 +73,16 @@ static uint32_t tile_rows(uint32_t row, uint32_t num_rows)
 static void block_scores(const attention_work *work, uint32_t block, uint32_t first_row)
 {
     uint32_t tokens = work->block_tokens, dim = work->head_dim, num_rows = work->item.num_rows;
-    const uint16_t *k_tile = work->k + block * work->tile_values;
-    for (uint32_t p = 0; p < num_visible(work, num_rows - 1, block); p += LANES) {
-        tile_operands strip = strip_operands(work, k_tile + p, tokens, dim, num_rows - first_row);
-        strip.a_stride = dim;
-        strip.c_stride = tokens;
+    const uint16_t *k_tile = work->k + block * work->tile_values, *next = work->v + block * work->tile_values;
+    for (uint32_t p = 0; p < work->visible[num_rows - 1]; p += LANES) {
+        tile_operands strip = strip_operands(work, k_tile, tokens, dim, p, num_rows - first_row, next);
+        strip.a_stride = work->q_stride;
+        strip.c_stride = work->score_stride;
         for (uint32_t r = first_row; r < num_rows; r += LANES_TILE_ROWS) {
             uint32_t count = tile_rows(r, num_rows);
-            if (num_visible(work, r + count - 1, block) > p) {
-                strip.a = work->q + (uint64_t)r * dim;
-                strip.c = work->scores + (uint64_t)r * tokens + p;
+            if (work->visible[r + count - 1] > p) {
+                strip.a = work->q + r * work->q_stride;
+                strip.c = work->scores + r * work->score_stride + p;
                 tile_multiply(&strip, count);
             }
         }
@@ -94,33 +110,42 @@ static void row_softmax(float *scores, uint32_t visible, float *max, float *sum)
     *sum = lanes_sum(total);
 }
 
+/* Goes on with row i of a tile, whose chain has come to tile.n, up to n. */
+static void continue_row(tile_operands tile, uint32_t i, uint32_t n)
+{
+    tile.a += i * tile.a_stride + tile.n;
+    tile.c += i * tile.c_stride;
+    if (tile.b) {
+        tile.b += tile.n * tile.b_stride;
+    } else {
+        tile.b_f16 += tile.n * tile.b_stride;
+    }
+    tile.n = n - tile.n;
+    tile.accumulate = true;
+    tile_multiply(&tile, 1);
+}
+
 /* out = exp(scores - max) V: each row over exactly the positions that it sees. */
 static void block_values(const attention_work *work, uint32_t block, uint32_t first_row, float *out)
 {
-    uint32_t tokens = work->block_tokens, dim = work->head_dim, num_rows = work->item.num_rows;
+    uint32_t dim = work->head_dim, num_rows = work->item.num_rows;
     const uint16_t *v_tile = work->v + block * work->tile_values;
-    uint32_t most = num_visible(work, num_rows - 1, block);
+    uint32_t next_block = block + 1 < work->item.num_blocks ? block + 1 : block;
+    const uint16_t *next = work->k + next_block * work->tile_values;
     for (uint32_t d = 0; d < dim; d += LANES) {
-        tile_operands strip = strip_operands(work, v_tile + d, dim, most, num_rows - first_row);
-        strip.a_stride = tokens;
+        tile_operands strip =
+            strip_operands(work, v_tile, dim, work->visible[num_rows - 1], d, num_rows - first_row, next);
+        strip.a_stride = work->score_stride;
         strip.c_stride = dim;
         for (uint32_t r = first_row; r < num_rows; r += LANES_TILE_ROWS) {
             uint32_t count = tile_rows(r, num_rows);
-            tile_operands common = strip;
-            common.a = work->scores + (uint64_t)r * tokens;
-            common.c = out + (uint64_t)r * dim + d;
-            common.n = num_visible(work, r, block);
-            tile_multiply(&common, count);
+            strip.a = work->scores + r * work->score_stride;
+            strip.c = out + (uint64_t)r * dim + d;
+            strip.n = work->visible[r]; /* every row of the tile sees these */
+            tile_multiply(&strip, count);
             for (uint32_t i = 1; i < count; i++) {
-                tile_operands rest = strip;
-                rest.n = num_visible(work, r + i, block) - common.n;
-                if (rest.n > 0) {
-                    rest.a = common.a + (uint64_t)i * tokens + common.n;
-                    rest.b = strip.b ? strip.b + common.n * strip.b_stride : NULL;
-                    rest.b_f16 = strip.b ? NULL : strip.b_f16 + common.n * strip.b_stride;
-                    rest.c = common.c + (uint64_t)i * dim;
-                    rest.accumulate = true;
-                    tile_multiply(&rest, 1);
+                if (work->visible[r + i] > strip.n) {
+                    continue_row(strip, i, work->visible[r + i]);
                 }
             }
         }
@@ -128,23 +153,21 @@ static void block_values(const attention_work *work, uint32_t block, uint32_t fi
 }
 
 /* Attention to one block into *result, for the rows that see any of it; returns the first of them. */
-static uint32_t attend_block(const attention_work *work, uint32_t block, const triple *result)
+static uint32_t attend_block(attention_work *work, uint32_t block, const triple *result)
 {
-    uint32_t first_row = 0;
-    while (num_visible(work, first_row, block) == 0) {
-        first_row += work->group;
-    }
+    uint32_t first_row = find_visible(work, block);
     block_scores(work, block, first_row);
     for (uint32_t r = first_row; r < work->item.num_rows; r++) {
-        float *scores = work->scores + (uint64_t)r * work->block_tokens;
-        row_softmax(scores, num_visible(work, r, block), result->max + r, result->sum + r);
+        row_softmax(work->scores + r * work->score_stride, work->visible[r], result->max + r,
+                    result->sum + r);
     }
     block_values(work, block, first_row, result->out);
     return first_row;
 }
 
 /* running = running and block together, rows first_row and up. */
-static void fold(const triple *running, const triple *block, uint32_t first_row, uint32_t num_rows, uint32_t dim)
+static void fold(const triple *running, const triple *block, uint32_t first_row, uint32_t num_rows,
+                 uint32_t dim)
 {
     for (uint32_t r = first_row; r < num_rows; r += LANES) {
         uint32_t left = num_rows - r;
@@ -162,14 +185,16 @@ static void fold(const triple *running, const triple *block, uint32_t first_row,
             const float *more = block->out + (uint64_t)(r + i) * dim;
             lanes row_keep = lanes_splat(keeps[i]), row_take = lanes_splat(takes[i]);
             for (uint32_t d = 0; d < dim; d += LANES) {
-                lanes_store(out + d, lanes_fma(lanes_load(more + d), row_take, lanes_mul(lanes_load(out + d), row_keep)));
+                lanes_store(out + d, lanes_fma(lanes_load(more + d), row_take,
+                                               lanes_mul(lanes_load(out + d), row_keep)));
             }
         }
     }
 }
 
 /* The triple of rows row and up in block's partial results of a split item. */
-static triple partial_triple(const attention_item *item, float *workspace, uint32_t block, uint32_t row, uint32_t dim)
+static triple partial_triple(const attention_item *item, float *workspace, uint32_t block, uint32_t row,
+                             uint32_t dim)
 {
     float *base = workspace + item->workspace_offset + (uint64_t)block * item->num_rows * (dim + 2);
     uint32_t rows = item->num_rows;
@@ -179,7 +204,8 @@ static triple partial_triple(const attention_item *item, float *workspace, uint3
 /* Where the query row lies among the step's [R][H] heads. */
 static uint64_t query_index(const attention_batch *batch, const attention_item *item, uint32_t row)
 {
-    uint64_t step_row = (uint64_t)batch->query_start_loc[item->sequence] + item->first_token + row / batch->group;
+    uint64_t step_row =
+        (uint64_t)batch->query_start_loc[item->sequence] + item->first_token + row / batch->group;
     return step_row * batch->args->num_heads + item->kv_head * batch->group + row % batch->group;
 }
 
@@ -200,7 +226,8 @@ static triple take_triple(float **scratch, uint32_t dim)
     return t;
 }
 
-static attention_work begin_work(const mtlq_call *call, const attention_batch *batch, const attention_item *item)
+static attention_work begin_work(const mtlq_call *call, const attention_batch *batch,
+                                 const attention_item *item)
 {
     const mtlq_attention_args *args = call->args;
     const int32_t *sequence_slots = call->buffers[2];
@@ -217,25 +244,28 @@ static attention_work begin_work(const mtlq_call *call, const attention_batch *b
         .k = (const uint16_t *)call->buffers[5] + offset,
         .v = (const uint16_t *)call->buffers[6] + offset,
         .tile_values = tile_values,
+        .q_stride = dim + LANES,
+        .score_stride = tokens + LANES,
     };
     float *scratch = call->scratch;
     work.strip = scratch;
     work.q = work.strip + LANES * (dim > tokens ? dim : tokens);
-    work.scores = work.q + MAX_QUERY_ROWS * dim;
-    scratch = work.scores + MAX_QUERY_ROWS * tokens;
+    work.scores = work.q + MAX_QUERY_ROWS * work.q_stride;
+    scratch = work.scores + MAX_QUERY_ROWS * work.score_stride;
     work.running = take_triple(&scratch, args->head_dim);
     work.block = take_triple(&scratch, args->head_dim);
     for (uint32_t r = 0; r < item->num_rows; r++) {
         const float *query = q + query_index(batch, item, r) * dim;
         for (uint32_t d = 0; d < dim; d += LANES) {
-            lanes_store(work.q + r * dim + d, lanes_mul(lanes_load(query + d), lanes_splat(args->scale)));
+            lanes_store(work.q + r * work.q_stride + d,
+                        lanes_mul(lanes_load(query + d), lanes_splat(args->scale)));
         }
     }
     return work;
 }
 
-static void finish_row(const mtlq_call *call, const attention_batch *batch, const attention_item *item, uint32_t row,
-                       const triple *result)
+static void finish_row(const mtlq_call *call, const attention_batch *batch, const attention_item *item,
+                       uint32_t row, const triple *result)
 {
     const float *qg = call->buffers[7];
     float *o = call->buffers[8];
@@ -252,7 +282,8 @@ static void attend_whole(const mtlq_call *call, const attention_batch *batch, co
         fold(&work.running, &work.block, first_row, item->num_rows, work.head_dim);
     }
     for (uint32_t r = 0; r < item->num_rows; r++) {
-        triple row = {work.running.max + r, work.running.sum + r, work.running.out + (uint64_t)r * work.head_dim};
+        triple row = {work.running.max + r, work.running.sum + r,
+                      work.running.out + (uint64_t)r * work.head_dim};
         finish_row(call, batch, item, r, &row);
     }
 }
@@ -271,7 +302,8 @@ static void attend_part(const mtlq_call *call, const attention_batch *batch, con
 }
 
 /* Folds the partial results of one row of a split item, in block order. */
-static void merge_row(const mtlq_call *call, const attention_batch *batch, const attention_item *item, uint32_t row)
+static void merge_row(const mtlq_call *call, const attention_batch *batch, const attention_item *item,
+                      uint32_t row)
 {
     uint32_t dim = batch->args->head_dim;
     uint32_t last_block = (item->first_position + row / batch->group) / batch->args->block_tokens;

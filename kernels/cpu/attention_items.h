@@ -9,15 +9,15 @@
 
 #include "isa.h"
 
-#define MAX_QUERY_ROWS 48u   /* of an item: its tokens times its query heads */
-#define BLOCK_OVERHEAD 4u    /* cost of bringing a block in, in query rows */
+#define MAX_QUERY_ROWS 96u /* of an item: its tokens times its query heads */
+#define BLOCK_OVERHEAD 4u  /* cost of bringing a block in, in query rows */
 
 typedef struct attention_batch {
     const mtlq_attention_args *args;
     const int32_t *query_start_loc;
     const int32_t *kv_valid;
     uint32_t num_sequences;
-    uint32_t group;      /* query heads of a key/value head */
+    uint32_t group; /* query heads of a key/value head */
     uint32_t num_workers;
     uint64_t total_cost;
 } attention_batch;
@@ -52,7 +52,8 @@ static inline uint32_t item_cut(const attention_batch *batch, const attention_it
     return block < item->num_blocks ? (uint32_t)block : item->num_blocks;
 }
 
-static inline uint32_t item_owner_of_block(const attention_batch *batch, const attention_item *item, uint32_t block)
+static inline uint32_t item_owner_of_block(const attention_batch *batch, const attention_item *item,
+                                           uint32_t block)
 {
     uint64_t cost = item->cost_begin + block * item->block_cost;
     return (uint32_t)(cost * batch->num_workers / batch->total_cost);
@@ -92,8 +93,9 @@ static inline bool next_item(const attention_batch *batch, attention_item *item)
     }
     item->workspace_offset += last.is_split ? item_workspace_floats(batch, &last) : 0;
     uint64_t end = item->workspace_offset + item_workspace_floats(batch, item);
-    item->is_split = item_owner_of_block(batch, item, 0) != item_owner_of_block(batch, item, item->num_blocks - 1) &&
-                     end * sizeof(float) <= args->num_workspace_bytes;
+    item->is_split =
+        item_owner_of_block(batch, item, 0) != item_owner_of_block(batch, item, item->num_blocks - 1) &&
+        end * sizeof(float) <= args->num_workspace_bytes;
     item->owner = item_owner_of_block(batch, item, item->num_blocks / 2);
     return true;
 }

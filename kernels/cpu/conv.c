@@ -6,38 +6,32 @@
 #define TAPS 4u
 #define TAIL (TAPS - 1u)
 
-/* One sequence's rows and tails, from the first channel of one head on. */
-typedef struct conv_head {
-    const float *u;      /* [num_rows][row_stride] */
-    const float *tail;   /* [TAIL][row_stride], of the rows before; all zero at the start of a sequence */
-    const float *w;      /* [TAPS][row_stride] */
-    uint64_t row_stride; /* num_channels, but 0 for a tail of zeros */
+/* The raw rows of one sequence: those of this step after the last TAIL of the steps before. */
+typedef struct conv_sequence {
+    const float *u;    /* [num_rows][num_channels] */
+    const float *tail; /* [TAIL][tail_stride] */
     uint32_t num_rows;
-    uint32_t num_channels; /* of the head */
-    uint64_t tail_stride;
-} conv_head;
+    uint64_t num_channels;
+    uint64_t tail_stride; /* num_channels, or 0 at the start of a sequence: one row of zeros */
+} conv_sequence;
 
-/* Row t of the raw input, where rows -3..-1 are the tail. */
-static const float *raw_row(const conv_head *head, int64_t t)
+/* Row t from -TAIL to num_rows - 1. */
+static const float *raw_row(const conv_sequence *sequence, int64_t t)
 {
-    return t >= 0 ? head->u + (uint64_t)t * head->row_stride
-                  : head->tail + (uint64_t)(t + TAIL) * head->tail_stride;
+    return t >= 0 ? sequence->u + (uint64_t)t * sequence->num_channels
+                  : sequence->tail + (uint64_t)(t + TAIL) * sequence->tail_stride;
 }
 
-static void convolve_row(const conv_head *head, uint32_t t, float *y)
+/* y = silu(sum of taps) for channels [begin, end). */
+static void convolve(const float *const u[TAPS], const float *w, uint64_t num_channels, uint64_t begin,
+                     uint64_t end, float *y)
 {
-    const float *u[TAPS];
-    for (uint32_t tap = 0; tap < TAPS; tap++) {
-        u[tap] = raw_row(head, (int64_t)t + tap - TAIL);
-    }
-    for (uint32_t c = 0; c < head->num_channels; c += LANES) {
-        uint32_t left = head->num_channels - c;
-        lanes sum = lanes_mul(lanes_load_n(u[0] + c, left), lanes_load_n(head->w + c, left));
-        for (uint32_t tap = 1; tap < TAPS; tap++) {
-            const float *w = head->w + tap * head->row_stride;
-            sum = lanes_fma(lanes_load_n(u[tap] + c, left), lanes_load_n(w + c, left), sum);
-        }
-        lanes_store_n(y + c, lanes_silu(sum), left);
+    for (uint64_t c = begin; c < end; c += LANES) {
+        lanes sum = lanes_mul(lanes_load(u[0] + c), lanes_load(w + c));
+        sum = lanes_fma(lanes_load(u[1] + c), lanes_load(w + num_channels + c), sum);
+        sum = lanes_fma(lanes_load(u[2] + c), lanes_load(w + 2 * num_channels + c), sum);
+        sum = lanes_fma(lanes_load(u[3] + c), lanes_load(w + 3 * num_channels + c), sum);
+        lanes_store(y + c, lanes_silu(sum));
     }
 }
 
@@ -45,19 +39,11 @@ static void scale_to_unit_length(float *x, uint32_t dim, float eps, float scale)
 {
     lanes factor = lanes_splat(scale / sqrtf(row_sum_of_squares(x, dim) + eps));
     for (uint32_t i = 0; i < dim; i += LANES) {
-        lanes_store_n(x + i, lanes_mul(lanes_load_n(x + i, dim - i), factor), dim - i);
+        lanes_store(x + i, lanes_mul(lanes_load(x + i), factor));
     }
 }
 
-static void write_tail(const conv_head *head, float *tail)
-{
-    for (uint32_t j = 0; j < TAIL; j++) {
-        const float *row = raw_row(head, (int64_t)head->num_rows + j - TAIL);
-        memcpy(tail + j * head->row_stride, row, head->num_channels * sizeof *tail);
-    }
-}
-
-void MTLQ_NAME(conv)(const mtlq_call *call)
+static conv_sequence sequence_of(const mtlq_call *call, uint64_t s, const float *zeros)
 {
     const mtlq_conv_args *args = call->args;
     const int32_t *query_start_loc = call->buffers[1];
@@ -65,40 +51,57 @@ void MTLQ_NAME(conv)(const mtlq_call *call)
     const int32_t *kv_valid = call->buffers[3];
     const int32_t *bank = call->buffers[4];
     const float *u = call->buffers[5];
+    const float *tails = call->buffers[7];
+    const float *tail =
+        tails + (uint64_t)sequence_slots[s] * args->slot_stride + (uint64_t)bank[s] * args->bank_stride;
+    return (conv_sequence){
+        .u = u + (uint64_t)query_start_loc[s] * args->num_channels,
+        .tail = kv_valid[s] ? tail : zeros,
+        .num_rows = (uint32_t)(query_start_loc[s + 1] - query_start_loc[s]),
+        .num_channels = args->num_channels,
+        .tail_stride = kv_valid[s] ? args->num_channels : 0,
+    };
+}
+
+void MTLQ_NAME(conv)(const mtlq_call *call)
+{
+    const mtlq_conv_args *args = call->args;
+    const int32_t *query_start_loc = call->buffers[1];
+    const int32_t *sequence_slots = call->buffers[2];
+    const int32_t *bank = call->buffers[4];
     const float *w = call->buffers[6];
     float *tails = call->buffers[7];
     float *y = call->buffers[8];
-    uint32_t num_channels = args->num_channels, dim = args->head_dim;
+    uint64_t num_channels = args->num_channels, dim = args->head_dim;
     float *zeros = call->scratch;
-    memset(zeros, 0, dim * sizeof *zeros);
+    memset(zeros, 0, num_channels * sizeof *zeros);
 
-    /* Item = (head, sequence), heads outermost: shares are even whatever the lengths of the sequences. */
-    uint64_t num_sequences = mtlq_rows(call, MTLQ_SEQUENCES);
-    uint64_t num_heads = (num_channels + dim - 1) / dim;
-    uint64_t begin, end;
-    mtlq_share(call, num_heads * num_sequences, &begin, &end);
-    for (uint64_t item = begin; item < end; item++) {
-        uint64_t h = item / num_sequences, s = item % num_sequences;
-        uint64_t channel = h * dim, first = (uint64_t)query_start_loc[s];
-        float *slot_tails = tails + (uint64_t)sequence_slots[s] * args->slot_stride + channel;
-        const float *old_tail = slot_tails + (uint64_t)bank[s] * args->bank_stride;
-        conv_head head = {
-            .u = u + first * num_channels + channel,
-            .tail = kv_valid[s] ? old_tail : zeros,
-            .w = w + channel,
-            .row_stride = num_channels,
-            .num_rows = (uint32_t)(query_start_loc[s + 1] - query_start_loc[s]),
-            .num_channels = num_channels - channel < dim ? (uint32_t)(num_channels - channel) : dim,
-            .tail_stride = kv_valid[s] ? num_channels : 0,
-        };
-        for (uint32_t t = 0; t < head.num_rows; t++) {
-            float *y_row = y + (first + t) * num_channels + channel;
-            convolve_row(&head, t, y_row);
-            if (h < 2 * args->num_key_heads) {
-                float scale = h < args->num_key_heads ? args->q_scale : 1.0f;
-                scale_to_unit_length(y_row, dim, args->eps, scale);
+    /* A worker takes some heads of all rows: shares are even whatever the lengths of the sequences. */
+    uint64_t first_head, last_head;
+    mtlq_share(call, num_channels / dim, &first_head, &last_head);
+    uint64_t begin = first_head * dim, end = last_head * dim;
+    for (uint64_t s = 0; s < mtlq_rows(call, MTLQ_SEQUENCES) && begin < end; s++) {
+        conv_sequence sequence = sequence_of(call, s, zeros);
+        for (uint32_t t = 0; t < sequence.num_rows; t++) {
+            const float *u[TAPS];
+            for (uint32_t tap = 0; tap < TAPS; tap++) {
+                u[tap] = raw_row(&sequence, (int64_t)t + tap - TAIL);
+            }
+            float *y_row = y + ((uint64_t)query_start_loc[s] + t) * num_channels;
+            for (uint64_t channel = begin; channel < end; channel += dim) {
+                uint64_t head = channel / dim;
+                convolve(u, w, num_channels, channel, channel + dim, y_row);
+                if (head < 2 * args->num_key_heads) {
+                    float scale = head < args->num_key_heads ? args->q_scale : 1.0f;
+                    scale_to_unit_length(y_row + channel, args->head_dim, args->eps, scale);
+                }
             }
         }
-        write_tail(&head, slot_tails + (uint64_t)(1 - bank[s]) * args->bank_stride);
+        float *new_tail = tails + (uint64_t)sequence_slots[s] * args->slot_stride +
+                          (uint64_t)(1 - bank[s]) * args->bank_stride;
+        for (uint32_t j = 0; j < TAIL; j++) {
+            const float *row = raw_row(&sequence, (int64_t)sequence.num_rows + j - TAIL);
+            memcpy(new_tail + j * num_channels + begin, row + begin, (end - begin) * sizeof *new_tail);
+        }
     }
 }

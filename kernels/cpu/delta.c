@@ -5,8 +5,8 @@
 #include "delta_rows.h"
 
 #define STRIPE_LANES 2u
-#define STRIPE (STRIPE_LANES * LANES)
-#define CACHE_LINE 64u
+#define STRIPE       (STRIPE_LANES * LANES)
+#define CACHE_LINE   64u
 
 /* One row of one head, and where its state stripe comes from and goes to. */
 typedef struct delta_step {
@@ -34,15 +34,14 @@ static inline __attribute__((always_inline)) void run_step(const delta_step *ste
     for (uint32_t j = 0; j < STRIPE_LANES; j++) {
         seen[0][j] = seen[1][j] = out[0][j] = out[1][j] = lanes_zero();
     }
-    for (uint32_t i = 0; i < key_dim; i += 2) {
-        for (uint32_t odd = 0; odd < 2; odd++) {
-            lanes k_i = lanes_splat(k[i + odd]);
+    for (uint64_t i = 0; i < key_dim; i += 2) {
+        for (uint32_t odd = 0; odd < 2; odd++, from += from_stride) {
             if (is_ahead) {
-                __builtin_prefetch(step->ahead + (uint64_t)(i + odd) * CACHE_LINE, 0, 2);
+                __builtin_prefetch(step->ahead + (i + odd) * CACHE_LINE, 0, 2);
             }
+            lanes k_i = lanes_splat(k[i + odd]);
             for (uint32_t j = 0; j < STRIPE_LANES; j++) {
-                lanes s = lanes_load(from + (i + odd) * from_stride + j * LANES);
-                seen[odd][j] = lanes_fma(s, k_i, seen[odd][j]);
+                seen[odd][j] = lanes_fma(lanes_load(from + j * LANES), k_i, seen[odd][j]);
             }
         }
     }
@@ -51,19 +50,19 @@ static inline __attribute__((always_inline)) void run_step(const delta_step *ste
         lanes v = lanes_load(step->v + j * LANES);
         d[j] = lanes_mul(lanes_splat(step->beta), lanes_fma(sum, lanes_splat(-step->decay), v));
     }
-    for (uint32_t i = 0; i < key_dim; i += 2) {
-        for (uint32_t odd = 0; odd < 2; odd++) {
-            lanes k_i = lanes_splat(k[i + odd]), q_i = lanes_splat(q[i + odd]);
+    from = step->from;
+    for (uint64_t i = 0; i < key_dim; i += 2) {
+        for (uint32_t odd = 0; odd < 2; odd++, from += from_stride, to += to_stride) {
             if (is_ahead) {
-                __builtin_prefetch(step->ahead + (uint64_t)(key_dim + i + odd) * CACHE_LINE, 0, 2);
+                __builtin_prefetch(step->ahead + (key_dim + i + odd) * CACHE_LINE, 0, 2);
             }
+            lanes k_i = lanes_splat(k[i + odd]), q_i = lanes_splat(q[i + odd]);
             for (uint32_t j = 0; j < STRIPE_LANES; j++) {
-                lanes s = lanes_mul(lanes_load(from + (i + odd) * from_stride + j * LANES), decay);
-                s = lanes_fma(k_i, d[j], s);
+                lanes s = lanes_fma(k_i, d[j], lanes_mul(lanes_load(from + j * LANES), decay));
                 if (is_streamed) {
-                    lanes_stream(to + (i + odd) * to_stride + j * LANES, s);
+                    lanes_stream(to + j * LANES, s);
                 } else {
-                    lanes_store(to + (i + odd) * to_stride + j * LANES, s);
+                    lanes_store(to + j * LANES, s);
                 }
                 out[odd][j] = lanes_fma(s, q_i, out[odd][j]);
             }
@@ -92,9 +91,22 @@ static void run_step_out(const delta_step *step, uint32_t key_dim)
     }
 }
 
+/* Rows are far apart: no hardware brings the next one in. */
+static void prefetch_row(const delta_rows *rows, uint32_t t, uint32_t key_dim, uint32_t column)
+{
+    uint64_t offset = t * rows->row_stride;
+    for (uint32_t i = 0; i < key_dim; i += LANES) {
+        __builtin_prefetch(rows->q + offset + i);
+        __builtin_prefetch(rows->k + offset + i);
+    }
+    for (uint32_t j = 0; j < STRIPE; j += LANES) {
+        __builtin_prefetch(rows->v + offset + column + j);
+    }
+}
+
 /* Columns [column, column + STRIPE) of one head through all rows of its sequence. */
-static void run_stripe(const delta_rows *rows, const mtlq_delta_args *args, uint32_t column, const char *ahead,
-                       float *stripe)
+static void run_stripe(const delta_rows *rows, const mtlq_delta_args *args, uint32_t column,
+                       const char *ahead, float *stripe)
 {
     delta_step step = {.from = stripe, .from_stride = STRIPE, .to = stripe, .to_stride = STRIPE};
     if (rows->old_state) {
@@ -122,6 +134,7 @@ static void run_stripe(const delta_rows *rows, const mtlq_delta_args *args, uint
         step.beta = betas[t % LANES];
         step.o = rows->o + t * rows->o_stride + column;
         if (t + 1 < rows->num_rows) {
+            prefetch_row(rows, t + 1, args->key_dim, column);
             run_step_within(&step, args->key_dim);
         } else {
             step.to = rows->new_state + column;
@@ -148,7 +161,8 @@ void MTLQ_NAME(delta)(const mtlq_call *call)
         uint64_t head = item / num_stripes, stripe = item % num_stripes;
         delta_rows rows = delta_rows_of(call, head / num_sequences, head % num_sequences);
         const char *ahead = NULL;
-        if (item - stripe + num_stripes < end) { /* the next head's state comes in while this one is worked on */
+        if (item - stripe + num_stripes <
+            end) { /* the next head's state comes in while this one is worked on */
             delta_rows next = delta_rows_of(call, (head + 1) / num_sequences, (head + 1) % num_sequences);
             ahead = next.old_state ? (const char *)next.old_state + stripe * ahead_bytes : NULL;
         }

@@ -58,8 +58,13 @@ static void chunk_products(const delta_rows *rows, uint32_t first, uint32_t dk, 
     }
     for (uint32_t j = 0; j < CHUNK; j += LANES) {
         tile_operands o = {
-            .a = k, .a_stride = rows->row_stride, .b = c->k_columns + j, .b_stride = CHUNK, .n = dk,
-            .c = c->a[0] + j, .c_stride = CHUNK,
+            .a = k,
+            .a_stride = rows->row_stride,
+            .b = c->k_columns + j,
+            .b_stride = CHUNK,
+            .n = dk,
+            .c = c->a[0] + j,
+            .c_stride = CHUNK,
         };
         multiply(o, c->num_rows);
         o.a = q;
@@ -82,8 +87,13 @@ static void chunk_products(const delta_rows *rows, uint32_t first, uint32_t dk, 
 static void solve(const delta_rows *rows, uint32_t first, uint32_t column, const chunk *c, const float *state,
                   uint32_t dk, uint32_t dv, float *n)
 {
-    multiply((tile_operands){.a = rows->k + first * rows->row_stride, .a_stride = rows->row_stride, .b = state + column,
-                             .b_stride = dv, .n = dk, .c = n, .c_stride = LANES},
+    multiply((tile_operands){.a = rows->k + first * rows->row_stride,
+                             .a_stride = rows->row_stride,
+                             .b = state + column,
+                             .b_stride = dv,
+                             .n = dk,
+                             .c = n,
+                             .c_stride = LANES},
              c->num_rows);
     for (uint32_t i = 0; i < c->num_rows; i++) {
         lanes v = lanes_load(rows->v + (first + i) * rows->row_stride + column);
@@ -96,12 +106,17 @@ static void solve(const delta_rows *rows, uint32_t first, uint32_t column, const
     }
 }
 
-static void write_outputs(const delta_rows *rows, uint32_t first, uint32_t column, const chunk *c, const float *state,
-                          uint32_t dk, uint32_t dv, const float *n)
+static void write_outputs(const delta_rows *rows, uint32_t first, uint32_t column, const chunk *c,
+                          const float *state, uint32_t dk, uint32_t dv, const float *n)
 {
     float seen[CHUNK * LANES];
-    multiply((tile_operands){.a = rows->q + first * rows->row_stride, .a_stride = rows->row_stride, .b = state + column,
-                             .b_stride = dv, .n = dk, .c = seen, .c_stride = LANES},
+    multiply((tile_operands){.a = rows->q + first * rows->row_stride,
+                             .a_stride = rows->row_stride,
+                             .b = state + column,
+                             .b_stride = dv,
+                             .n = dk,
+                             .c = seen,
+                             .c_stride = LANES},
              c->num_rows);
     for (uint32_t i = 0; i < c->num_rows; i++) {
         lanes x = lanes_mul(lanes_load(seen + i * LANES), lanes_splat(c->decay[i]));
@@ -113,15 +128,22 @@ static void write_outputs(const delta_rows *rows, uint32_t first, uint32_t colum
 }
 
 /* k_columns already hold exp(G[n - 1] - G) K. */
-static void update_state(const chunk *c, uint32_t column, uint32_t dk, uint32_t dv, const float *n, float *state)
+static void update_state(const chunk *c, uint32_t column, uint32_t dk, uint32_t dv, const float *n,
+                         float *state)
 {
     lanes decay = lanes_splat(c->decay[c->num_rows - 1]);
     for (uint32_t i = 0; i < dk; i++) {
         float *s = state + (uint64_t)i * dv + column;
         lanes_store(s, lanes_mul(lanes_load(s), decay));
     }
-    multiply((tile_operands){.a = c->k_columns, .a_stride = CHUNK, .b = n, .b_stride = LANES, .n = c->num_rows,
-                             .accumulate = true, .c = state + column, .c_stride = dv},
+    multiply((tile_operands){.a = c->k_columns,
+                             .a_stride = CHUNK,
+                             .b = n,
+                             .b_stride = LANES,
+                             .n = c->num_rows,
+                             .accumulate = true,
+                             .c = state + column,
+                             .c_stride = dv},
              dk);
 }
 

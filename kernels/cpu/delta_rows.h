@@ -5,15 +5,15 @@
 #include "lanes_math.h"
 
 typedef struct delta_rows {
-    const float *q, *k, *v;     /* row 0; the next is row_stride further */
+    const float *q, *k, *v; /* row 0; the next is row_stride further */
     uint64_t row_stride;
-    const float *a, *b;         /* row 0 of the gate inputs; the next is gate_stride further */
+    const float *a, *b; /* row 0 of the gate inputs; the next is gate_stride further */
     uint64_t gate_stride;
     float ssm_a, dt_bias;
-    float *o;                   /* row 0; the next is o_stride further */
+    float *o; /* row 0; the next is o_stride further */
     uint64_t o_stride;
     uint32_t num_rows;
-    const float *old_state;     /* [dk][dv], NULL = zero */
+    const float *old_state; /* [dk][dv], NULL = zero */
     float *new_state;
 } delta_rows;
 

@@ -51,9 +51,6 @@ static inline uint16_t f32_to_f16(float x)
     return (uint16_t)(sign | ((magnitude - (112u << 23) + 0xfffu + odd) >> 13));
 }
 
-static inline float bf16_to_f32(uint16_t half)
-{
-    return float_from_bits((uint32_t)half << 16);
-}
+static inline float bf16_to_f32(uint16_t half) { return float_from_bits((uint32_t)half << 16); }
 
 #endif

@@ -12,7 +12,6 @@ typedef struct lanes {
 
 typedef lanes lanes_mask; /* all bits of a lane, or none */
 
-#define EACH1(op, x) ((lanes){op((x).lo), op((x).hi)})
 #define EACH2(op, a, b) ((lanes){op((a).lo, (b).lo), op((a).hi, (b).hi)})
 
 static inline lanes lanes_zero(void) { return (lanes){_mm256_setzero_ps(), _mm256_setzero_ps()}; }
@@ -37,7 +36,6 @@ static inline lanes lanes_add(lanes a, lanes b) { return EACH2(_mm256_add_ps, a,
 static inline lanes lanes_sub(lanes a, lanes b) { return EACH2(_mm256_sub_ps, a, b); }
 static inline lanes lanes_mul(lanes a, lanes b) { return EACH2(_mm256_mul_ps, a, b); }
 static inline lanes lanes_div(lanes a, lanes b) { return EACH2(_mm256_div_ps, a, b); }
-static inline lanes lanes_sqrt(lanes x) { return EACH1(_mm256_sqrt_ps, x); }
 static inline lanes lanes_min(lanes a, lanes b) { return EACH2(_mm256_min_ps, a, b); }
 static inline lanes lanes_max(lanes a, lanes b) { return EACH2(_mm256_max_ps, a, b); }
 
@@ -50,13 +48,6 @@ static inline lanes_mask lanes_lt(lanes a, lanes b)
 {
     return (lanes){_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ)};
 }
-
-static inline lanes_mask lanes_eq(lanes a, lanes b)
-{
-    return (lanes){_mm256_cmp_ps(a.lo, b.lo, _CMP_EQ_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_EQ_OQ)};
-}
-
-static inline lanes_mask lanes_and(lanes_mask a, lanes_mask b) { return EACH2(_mm256_and_ps, a, b); }
 
 static inline lanes_mask lanes_first(uint64_t n)
 {
@@ -115,7 +106,6 @@ static inline float lanes_largest(lanes x)
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
-#undef EACH1
 #undef EACH2
 
 #endif

@@ -20,14 +20,11 @@ static inline lanes lanes_add(lanes a, lanes b) { return _mm512_add_ps(a, b); }
 static inline lanes lanes_sub(lanes a, lanes b) { return _mm512_sub_ps(a, b); }
 static inline lanes lanes_mul(lanes a, lanes b) { return _mm512_mul_ps(a, b); }
 static inline lanes lanes_div(lanes a, lanes b) { return _mm512_div_ps(a, b); }
-static inline lanes lanes_sqrt(lanes x) { return _mm512_sqrt_ps(x); }
 static inline lanes lanes_fma(lanes a, lanes b, lanes c) { return _mm512_fmadd_ps(a, b, c); }
 static inline lanes lanes_min(lanes a, lanes b) { return _mm512_min_ps(a, b); }
 static inline lanes lanes_max(lanes a, lanes b) { return _mm512_max_ps(a, b); }
 
 static inline lanes_mask lanes_lt(lanes a, lanes b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
-static inline lanes_mask lanes_eq(lanes a, lanes b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
-static inline lanes_mask lanes_and(lanes_mask a, lanes_mask b) { return a & b; }
 static inline lanes_mask lanes_first(uint64_t n) { return (lanes_mask)((1u << n) - 1u); }
 static inline lanes lanes_select(lanes_mask m, lanes a, lanes b) { return _mm512_mask_blend_ps(m, b, a); }
 

@@ -15,10 +15,10 @@ typedef struct lanes_mask {
 } lanes_mask;
 
 #define EACH1(type, op, x) ((type){{op((x).q[0]), op((x).q[1]), op((x).q[2]), op((x).q[3])}})
-#define EACH2(type, op, a, b)                                                                                  \
+#define EACH2(type, op, a, b)                                                                                \
     ((type){{op((a).q[0], (b).q[0]), op((a).q[1], (b).q[1]), op((a).q[2], (b).q[2]), op((a).q[3], (b).q[3])}})
-#define EACH3(type, op, a, b, c)                                                                               \
-    ((type){{op((a).q[0], (b).q[0], (c).q[0]), op((a).q[1], (b).q[1], (c).q[1]),                               \
+#define EACH3(type, op, a, b, c)                                                                             \
+    ((type){{op((a).q[0], (b).q[0], (c).q[0]), op((a).q[1], (b).q[1], (c).q[1]),                             \
              op((a).q[2], (b).q[2], (c).q[2]), op((a).q[3], (b).q[3], (c).q[3])}})
 
 static inline lanes lanes_splat(float x)
@@ -43,18 +43,15 @@ static inline void lanes_store(float *p, lanes x)
 }
 
 static inline void lanes_stream(float *p, lanes x) { lanes_store(p, x); }
-static inline void lanes_stream_end(void) { }
+static inline void lanes_stream_end(void) {}
 
 static inline lanes lanes_add(lanes a, lanes b) { return EACH2(lanes, vaddq_f32, a, b); }
 static inline lanes lanes_sub(lanes a, lanes b) { return EACH2(lanes, vsubq_f32, a, b); }
 static inline lanes lanes_mul(lanes a, lanes b) { return EACH2(lanes, vmulq_f32, a, b); }
 static inline lanes lanes_div(lanes a, lanes b) { return EACH2(lanes, vdivq_f32, a, b); }
-static inline lanes lanes_sqrt(lanes x) { return EACH1(lanes, vsqrtq_f32, x); }
 static inline lanes lanes_fma(lanes a, lanes b, lanes c) { return EACH3(lanes, vfmaq_f32, c, a, b); }
 
 static inline lanes_mask lanes_lt(lanes a, lanes b) { return EACH2(lanes_mask, vcltq_f32, a, b); }
-static inline lanes_mask lanes_eq(lanes a, lanes b) { return EACH2(lanes_mask, vceqq_f32, a, b); }
-static inline lanes_mask lanes_and(lanes_mask a, lanes_mask b) { return EACH2(lanes_mask, vandq_u32, a, b); }
 static inline lanes lanes_select(lanes_mask m, lanes a, lanes b) { return EACH3(lanes, vbslq_f32, m, a, b); }
 
 /* Not vminq and vmaxq: they return NaN where x86 returns b. */

@@ -18,9 +18,10 @@ typedef struct lanes_mask {
     uint8_t at[16];
 } lanes_mask;
 
-#define EACH(type, expression)                                                                                 \
-    type result;                                                                                               \
-    for (unsigned i = 0; i < 16; i++) result.at[i] = (expression);                                             \
+#define EACH(type, expression)                                                                               \
+    type result;                                                                                             \
+    for (unsigned i = 0; i < 16; i++)                                                                        \
+        result.at[i] = (expression);                                                                         \
     return result
 
 static inline lanes lanes_splat(float x) { EACH(lanes, x); }
@@ -35,20 +36,17 @@ static inline void lanes_store(float *p, lanes x)
 }
 
 static inline void lanes_stream(float *p, lanes x) { lanes_store(p, x); }
-static inline void lanes_stream_end(void) { }
+static inline void lanes_stream_end(void) {}
 
 static inline lanes lanes_add(lanes a, lanes b) { EACH(lanes, a.at[i] + b.at[i]); }
 static inline lanes lanes_sub(lanes a, lanes b) { EACH(lanes, a.at[i] - b.at[i]); }
 static inline lanes lanes_mul(lanes a, lanes b) { EACH(lanes, a.at[i] * b.at[i]); }
 static inline lanes lanes_div(lanes a, lanes b) { EACH(lanes, a.at[i] / b.at[i]); }
-static inline lanes lanes_sqrt(lanes x) { EACH(lanes, sqrtf(x.at[i])); }
 static inline lanes lanes_fma(lanes a, lanes b, lanes c) { EACH(lanes, fmaf(a.at[i], b.at[i], c.at[i])); }
 static inline lanes lanes_min(lanes a, lanes b) { EACH(lanes, a.at[i] < b.at[i] ? a.at[i] : b.at[i]); }
 static inline lanes lanes_max(lanes a, lanes b) { EACH(lanes, a.at[i] > b.at[i] ? a.at[i] : b.at[i]); }
 
 static inline lanes_mask lanes_lt(lanes a, lanes b) { EACH(lanes_mask, a.at[i] < b.at[i]); }
-static inline lanes_mask lanes_eq(lanes a, lanes b) { EACH(lanes_mask, a.at[i] == b.at[i]); }
-static inline lanes_mask lanes_and(lanes_mask a, lanes_mask b) { EACH(lanes_mask, a.at[i] & b.at[i]); }
 static inline lanes_mask lanes_first(uint64_t n) { EACH(lanes_mask, i < n); }
 static inline lanes lanes_select(lanes_mask m, lanes a, lanes b) { EACH(lanes, m.at[i] ? a.at[i] : b.at[i]); }
 
@@ -62,7 +60,10 @@ static inline void lanes_store_f16(uint16_t *p, lanes x)
     }
 }
 
-static inline lanes lanes_pow2(lanes n) { EACH(lanes, float_from_bits((uint32_t)((int32_t)n.at[i] + 127) << 23)); }
+static inline lanes lanes_pow2(lanes n)
+{
+    EACH(lanes, float_from_bits((uint32_t)((int32_t)n.at[i] + 127) << 23));
+}
 
 static inline float lanes_sum(lanes x)
 {

@@ -31,8 +31,8 @@ static void store_key(const mtlq_rotary_args *args, const float *head, uint16_t 
     }
 }
 
-static void norm_and_rotate(const mtlq_rotary_args *args, const float *x, const float *w, const rotary_row *row,
-                            float *y)
+static void norm_and_rotate(const mtlq_rotary_args *args, const float *x, const float *w,
+                            const rotary_row *row, float *y)
 {
     row_scale(x, row_inverse_rms(x, args->head_dim, args->eps), w, args->head_dim, y);
     rotate(y, row->cosines, args->rotary_dim / 2);

@@ -10,8 +10,9 @@
 typedef struct tile_operands {
     const float *a;
     uint64_t a_stride;
-    const float *b;     /* or NULL */
+    const float *b;
     const uint16_t *b_f16; /* where b is NULL */
+    const uint16_t *ahead; /* with b_f16: n * LANES values that will be wanted soon */
     uint64_t b_stride;
     uint32_t n;
     bool accumulate; /* start from c, not zero */
@@ -28,9 +29,12 @@ TILE_INLINE void tile_of_rows(const tile_operands *o, const uint32_t rows, const
         c[r] = o->accumulate ? lanes_load(o->c + r * o->c_stride) : lanes_zero();
     }
     const float *a = o->a, *b = o->b;
-    const uint16_t *b_f16 = o->b_f16;
+    const uint16_t *b_f16 = o->b_f16, *ahead = o->ahead;
     uint64_t a_stride = o->a_stride, b_stride = o->b_stride;
     for (uint32_t i = 0, n = o->n; i < n; i++) {
+        if (is_f16) {
+            __builtin_prefetch(ahead + i * LANES, 0, 2);
+        }
         lanes v = is_f16 ? lanes_load_f16(b_f16 + i * b_stride) : lanes_load(b + i * b_stride);
         for (uint32_t r = 0; r < rows; r++) {
             c[r] = lanes_fma(lanes_splat(a[r * a_stride + i]), v, c[r]);
@@ -44,13 +48,13 @@ TILE_INLINE void tile_of_rows(const tile_operands *o, const uint32_t rows, const
 /* rows <= LANES_TILE_ROWS */
 static inline void tile_multiply(const tile_operands *o, uint32_t rows)
 {
-#define TILE_CASE(count)                             \
-    case count:                                      \
-        if (o->b) {                                  \
-            tile_of_rows(o, count, false);           \
-        } else {                                     \
-            tile_of_rows(o, count, true);            \
-        }                                            \
+#define TILE_CASE(count)                                                                                     \
+    case count:                                                                                              \
+        if (o->b) {                                                                                          \
+            tile_of_rows(o, count, false);                                                                   \
+        } else {                                                                                             \
+            tile_of_rows(o, count, true);                                                                    \
+        }                                                                                                    \
         break
     switch (rows) {
         TILE_CASE(1);

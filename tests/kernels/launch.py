@@ -1,7 +1,7 @@
 """Runs one kernel on every instruction set of this machine and several numbers of workers.
 
-The project's rule is that all of them give the same bits, so a test asks once, compares one answer with
-NumPy, and has the equality checked here.
+The project's rule is that all of them give the same bits, so a test asks once, compares one answer
+with NumPy, and has the equality checked here.
 """
 
 from __future__ import annotations
@@ -49,8 +49,10 @@ def devices() -> dict[tuple[str, int], Device]:
     return found
 
 
-def launch(device: Device, kernel: str, args: Sequence[float], arrays: Sequence[np.ndarray]) -> None:
-    """One launch with the arrays as bindings, in the order of args.h; they hold the results afterwards."""
+def launch(
+    device: Device, kernel: str, args: Sequence[float], arrays: Sequence[np.ndarray]
+) -> None:
+    """One launch; the arrays are its bindings as args.h orders them, and hold the results after."""
     packed = struct.pack(ARGS[kernel], *args)
     with ExitStack() as stack:
         buffers = []
@@ -76,7 +78,7 @@ def launch(device: Device, kernel: str, args: Sequence[float], arrays: Sequence[
 def run(
     kernel: str, args: Sequence[float], arrays: Sequence[np.ndarray], *, ignore: Sequence[int] = ()
 ) -> list[np.ndarray]:
-    """The arrays after the kernel ran; raises if two devices differ in one bit outside `ignore`d bindings."""
+    """The arrays after the kernel ran; no two devices may differ in a bit of those not ignored."""
     expected: list[np.ndarray] = []
     for (isa, threads), device in devices().items():
         outputs = [np.array(array, order="C") for array in arrays]

@@ -12,7 +12,7 @@ WORKSPACE_BYTES = 1 << 20
 
 
 class Layer:
-    """Shapes of one attention layer and its cache; position p of a slot is [.., p] of `keys` and `values`."""
+    """Shapes of one attention layer, and its cache: all NaN until a position is filled."""
 
     def __init__(self, heads, kv_heads, dim=256, rotary_dim=64):
         self.heads, self.kv_heads, self.dim, self.rotary_dim = heads, kv_heads, dim, rotary_dim
@@ -42,7 +42,19 @@ class Layer:
         q = np.empty((batch.num_rows, self.heads, self.dim), np.float32)
         args = (self.heads, self.kv_heads, self.dim, self.rotary_dim, MAX_CONTEXT, BLOCK, EPS)
         rows = [batch.row_sequence, batch.positions, np.array(batch.slots, np.int32)]
-        arrays = [batch.header, *rows, qg, k, v, q_norm, k_norm, rope, self.k_cache, self.v_cache, q]
+        arrays = [
+            batch.header,
+            *rows,
+            qg,
+            k,
+            v,
+            q_norm,
+            k_norm,
+            rope,
+            self.k_cache,
+            self.v_cache,
+            q,
+        ]
         *_, self.k_cache, self.v_cache, q = run("rotary", args, arrays)
         return q
 
@@ -50,7 +62,15 @@ class Layer:
         """o [rows, heads, dim]."""
         o = np.empty_like(q)
         workspace = np.zeros(WORKSPACE_BYTES // 4, np.float32)
-        args = (self.heads, self.kv_heads, self.dim, MAX_CONTEXT, BLOCK, self.dim**-0.5, workspace_bytes)
+        args = (
+            self.heads,
+            self.kv_heads,
+            self.dim,
+            MAX_CONTEXT,
+            BLOCK,
+            self.dim**-0.5,
+            workspace_bytes,
+        )
         starts, slots, kv_valid, _ = batch.per_sequence()
         arrays = [batch.header, starts, slots, kv_valid, q, self.k_cache, self.v_cache, qg, o]
         # What the workspace holds afterwards depends on the split.
@@ -61,7 +81,10 @@ class Layer:
         group = self.heads // self.kv_heads
         o = np.zeros(q.shape)
         for s, (kv, slot) in enumerate(zip(batch.kv_valid, batch.slots, strict=True)):
-            keys, values = (np.repeat(x.astype(np.float64), group, 1) for x in (self.keys(slot), self.values(slot)))
+            keys, values = (
+                np.repeat(x.astype(np.float64), group, 1)
+                for x in (self.keys(slot), self.values(slot))
+            )
             for i, row in enumerate(range(batch.starts[s], batch.starts[s + 1])):
                 n = kv + i + 1
                 scores = np.einsum("hd,phd->hp", q[row], keys[:n]) / np.sqrt(self.dim)
@@ -105,17 +128,26 @@ HEADS = [(2, 1, 64, 24), (4, 2, 256, 64), (8, 2, 256, 64), (6, 1, 256, 64), (3, 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim", "rotary_dim"), HEADS)
 @pytest.mark.parametrize(("lengths", "kv_valid", "slots"), BATCHES[2:])
-def test_rotary_norms_turns_and_appends(rng, heads, kv_heads, dim, rotary_dim, lengths, kv_valid, slots):
-    layer, batch = Layer(heads, kv_heads, dim, rotary_dim), Batch(lengths, kv_valid, slots, [0] * len(slots))
+def test_rotary_norms_turns_and_appends(
+    rng, heads, kv_heads, dim, rotary_dim, lengths, kv_valid, slots
+):
+    layer, batch = (
+        Layer(heads, kv_heads, dim, rotary_dim),
+        Batch(lengths, kv_valid, slots, [0] * len(slots)),
+    )
     qg = floats(rng, batch.num_rows, heads, 2, dim)
     k, v = floats(rng, batch.num_rows, kv_heads, dim), floats(rng, batch.num_rows, kv_heads, dim)
     q_norm, k_norm = floats(rng, dim), floats(rng, dim)
     q = layer.rotary(batch, qg, k, v, q_norm, k_norm)
-    np.testing.assert_allclose(q, rotary_reference(qg[:, :, 0], q_norm, batch.positions, rotary_dim), atol=4e-6)
+    np.testing.assert_allclose(
+        q, rotary_reference(qg[:, :, 0], q_norm, batch.positions, rotary_dim), atol=4e-6
+    )
     expected_k = rotary_reference(k, k_norm, batch.positions, rotary_dim)
     for s, slot in enumerate(slots):
         rows, cached = batch.rows_of(s), slice(kv_valid[s], kv_valid[s] + lengths[s])
-        np.testing.assert_allclose(layer.keys(slot)[cached], expected_k[rows], rtol=2**-11 + 1e-5, atol=4e-6)
+        np.testing.assert_allclose(
+            layer.keys(slot)[cached], expected_k[rows], rtol=2**-11 + 1e-5, atol=4e-6
+        )
         np.testing.assert_array_equal(layer.values(slot)[cached], v[rows].astype(np.float16))
     appended = batch.num_rows * kv_heads * dim
     assert np.isfinite(layer.k_cache).sum() == np.isfinite(layer.v_cache).sum() == appended
@@ -186,4 +218,6 @@ def test_a_prompt_in_pieces_gives_the_same_cache_and_output(rng, pieces):
     outputs = [feed(second, end - n, end) for n, end in zip(pieces, ends, strict=True)]
     np.testing.assert_array_equal(np.concatenate(outputs), whole)
     np.testing.assert_array_equal(second.keys(1)[: start + length], first.keys(1)[: start + length])
-    np.testing.assert_array_equal(second.values(1)[: start + length], first.values(1)[: start + length])
+    np.testing.assert_array_equal(
+        second.values(1)[: start + length], first.values(1)[: start + length]
+    )

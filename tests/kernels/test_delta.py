@@ -48,7 +48,9 @@ class Heads:
         decay = np.exp(self.ssm_a * np.logaddexp(0, (self.a + self.dt_bias).astype(np.float64)))
         beta = 1 / (1 + np.exp(-self.b.astype(np.float64)))
         o, states = np.zeros(v.shape), self.states.astype(np.float64)
-        for s, (kv, slot, bank) in enumerate(zip(batch.kv_valid, batch.slots, batch.banks, strict=True)):
+        for s, (kv, slot, bank) in enumerate(
+            zip(batch.kv_valid, batch.slots, batch.banks, strict=True)
+        ):
             state = states[bank, slot] if kv else np.zeros((hv, dk, dv))
             for t in range(batch.starts[s], batch.starts[s + 1]):
                 state = state * decay[t][:, None, None]
@@ -80,7 +82,9 @@ def test_delta_equals_numpy(rng, kernel, key_heads, value_heads, lengths, kv_val
     o, states = heads.run(kernel, batch)
     expected, expected_states = heads.reference(batch)
     np.testing.assert_allclose(o, expected, atol=4e-6 * np.abs(expected).max())
-    np.testing.assert_allclose(states, expected_states, atol=4e-6 * np.nanmax(np.abs(expected_states)))
+    np.testing.assert_allclose(
+        states, expected_states, atol=4e-6 * np.nanmax(np.abs(expected_states))
+    )
 
 
 @pytest.mark.parametrize("kernel", ["delta", "delta_chunk"])

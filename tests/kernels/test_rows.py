@@ -54,9 +54,15 @@ def test_silu_saturates_without_overflow():
     np.testing.assert_allclose(y, [[0, 0, 0, 0, 0, 0, 87, 89, 1e30]], rtol=1e-6, atol=1e-35)
 
 
-@pytest.mark.parametrize(("rows", "heads", "dim"), [(1, 16, 128), (3, 5, 33), (128, 4, 128), (9, 48, 128)])
+@pytest.mark.parametrize(
+    ("rows", "heads", "dim"), [(1, 16, 128), (3, 5, 33), (128, 4, 128), (9, 48, 128)]
+)
 def test_gated_norm_norms_each_head_then_gates(rng, rows, heads, dim):
-    o, z, w = floats(rng, rows, heads, dim), floats(rng, rows, heads, dim, scale=4), floats(rng, dim)
+    o, z, w = (
+        floats(rng, rows, heads, dim),
+        floats(rng, rows, heads, dim, scale=4),
+        floats(rng, dim),
+    )
     *_, y = run("gated_norm", (heads, dim, ROWS, EPS), [header(rows), o, z, w, np.empty_like(o)])
     o64, z64 = o.astype(np.float64), z.astype(np.float64)
     expected = o64 / np.sqrt((o64**2).mean(-1, keepdims=True) + EPS) * w * z64 * sigmoid(z64)
@@ -65,18 +71,24 @@ def test_gated_norm_norms_each_head_then_gates(rng, rows, heads, dim):
 
 def argmax(logits, num_valid):
     ids = np.empty(len(logits), np.int32)
-    *_, ids = run("argmax", (num_valid, logits.shape[1], LOGIT_ROWS), [header(9, 9, len(ids)), logits, ids])
+    *_, ids = run(
+        "argmax", (num_valid, logits.shape[1], LOGIT_ROWS), [header(9, 9, len(ids)), logits, ids]
+    )
     return ids
 
 
-@pytest.mark.parametrize(("rows", "num_valid", "stride"), [(1, 1, 1), (2, 15, 40), (3, 8209, 8300), (8, 248077, 248320)])
+@pytest.mark.parametrize(
+    ("rows", "num_valid", "stride"), [(1, 1, 1), (2, 15, 40), (3, 8209, 8300), (8, 248077, 248320)]
+)
 def test_argmax_finds_the_largest_valid_logit(rng, rows, num_valid, stride):
     logits = floats(rng, rows, stride)
     logits[:, num_valid:] = np.inf  # padding never counts
     np.testing.assert_array_equal(argmax(logits, num_valid), logits[:, :num_valid].argmax(-1))
 
 
-@pytest.mark.parametrize("places", [[0, 5], [4, 20], [7, 8200], [16500, 16499, 3], [20000, 19999, 8192]])
+@pytest.mark.parametrize(
+    "places", [[0, 5], [4, 20], [7, 8200], [16500, 16499, 3], [20000, 19999, 8192]]
+)
 def test_argmax_takes_the_lowest_index_among_equals(rng, places):
     logits = np.minimum(floats(rng, 2, 20011), 2.0)
     logits[:, places] = 7.0
