@@ -87,14 +87,12 @@ def serve(
     ):
         if host not in LOOPBACK and api_key is None:
             click.echo(f"mtlqwen: anybody who reaches {host} may use this: set --api-key", err=True)
+        listener.listen()  # from the message on, clients may connect
         shown = f"[{host}]" if ":" in host else host
         click.echo(
             f"mtlqwen: serving {llm.name} at http://{shown}:{listener.getsockname()[1]}/v1 "
             "(Ctrl-C stops)",
             err=True,
         )
-        run(create_app(llm, api_key=api_key, aliases=alias), listener, log_level=_level(verbose))
-
-
-def _level(verbose: bool) -> str:
-    return "info" if verbose else "warning"
+        app = create_app(llm, api_key=api_key, aliases=alias)
+        run(app, listener, llm.engine.close, log_level="info" if verbose else "warning")

@@ -32,31 +32,44 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def run(app: FastAPI, listener: socket.socket, *, log_level: str = "warning") -> None:
-    """Serves `app` on `listener`; a signal gives answers GRACE_S to end, a second one does not."""
+def run(
+    app: FastAPI,
+    listener: socket.socket,
+    end_answers: Callable[[], None],
+    *,
+    log_level: str = "warning",
+) -> None:
+    """Serves `app` on `listener` until a signal; then answers that are under way have GRACE_S.
+
+    `end_answers` makes the answers end that are left after that, or at a second signal.
+    """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     config = uvicorn.Config(
         app,
         log_level=log_level,
         access_log=log_level == "info",
         lifespan="off",
-        timeout_graceful_shutdown=GRACE_S,
         server_header=False,
     )
-    _Server(config).run(sockets=[listener])
+    _Server(config, end_answers).run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
-    """uvicorn raises a signal again after shutdown, and would so keep the model from closing."""
+    """Ends answers at a signal; uvicorn would cancel them, and then raise the signal again."""
+
+    def __init__(self, config: uvicorn.Config, end_answers: Callable[[], None]):
+        super().__init__(config)
+        self._end_answers = end_answers
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        stop: Callable[[], None] = self._stop
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop)
+            loop.add_signal_handler(number, self._stop, loop)
         yield
 
-    def _stop(self) -> None:
-        self.force_exit = self.should_exit
+    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
+        delay_s = 0 if self.should_exit else GRACE_S
         self.should_exit = True
+        # In a thread: it waits for the pass that is running.
+        loop.call_later(delay_s, loop.run_in_executor, None, self._end_answers)

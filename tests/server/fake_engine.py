@@ -92,6 +92,7 @@ class FakeEngine:
 
     def close(self) -> None:
         with self._changed:
+            self.alive = False
             for request in self.requests:
                 request.on_output(self._output(request, [], "cancelled"))
             self.requests.clear()

@@ -20,8 +20,9 @@ def main() -> None:
     engine.start()
     template = ChatTemplate.from_gguf(gguf, tokenizer)
     with LLM.over(engine, tokenizer, template, "tiny") as llm, run.bind("127.0.0.1", 0) as listener:
+        listener.listen()
         print(listener.getsockname()[1], flush=True)
-        run.run(create_app(llm), listener)
+        run.run(create_app(llm), listener, engine.close)
     print("closed", flush=True)
 
 
