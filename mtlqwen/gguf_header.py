@@ -219,7 +219,7 @@ class Header:
             except (struct.error, OverflowError):
                 position = self._size + 1
         if position > self._size:
-            raise self._truncated(f"string {len(offsets) - 1} of {key!r}")
+            raise self._truncated(f"a string of {key!r}")
         self._position = position
         return StringArray(self._shard, np.array(offsets, np.int64), f"{self._path}: {key}")
 
