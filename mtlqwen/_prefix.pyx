@@ -76,7 +76,9 @@ cdef class PrefixCache:
         """
         cdef Py_ssize_t num_chunks = num_tokens // self.chunk_tokens
         cdef Py_ssize_t most = max(self.max_bytes // (4 * self.state_bytes), 1)
-        cdef Py_ssize_t stride = max((num_chunks + most - 1) // most, 1)
+        cdef Py_ssize_t stride = 1
+        while num_chunks // stride > most:
+            stride *= 2  # so that prompts of different lengths publish at common points
         points = {chunk * self.chunk_tokens for chunk in range(stride, num_chunks + 1, stride)}
         return points | ({num_chunks * self.chunk_tokens} if num_chunks else set())
 

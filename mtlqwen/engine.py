@@ -362,7 +362,9 @@ class Engine:
         try:
             while not self._closed:
                 # The disk waits until no request does.
-                if not self.step() and not self.memory.save_one():
+                if self.step() or self.memory.save_one():
+                    continue
+                if not self._closed:  # the message that wakes may have been received already
                     self._handle(self._inbox.get())
         except BaseException as error:
             log.exception("the engine has failed")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .runner import Runner
 
 CHUNK_BYTES = 256 << 20  # of a heap chunk: enough for long runs, little enough to give back
-OTHER_MAPPINGS = 4096  # of the process: libraries, stacks, weights
+OTHER_MAPPINGS = 1024  # of the device: ordinary buffers and heap chunks
 UNLIMITED = 2**31 - 1
 
 
@@ -263,8 +263,9 @@ class KVMemory:
         if (limit - reserved) // num_tiles < worst:
             raise LimitError(
                 f"a sequence of {self.max_context} tokens may need {worst * num_tiles} memory "
-                f"mappings beside {reserved} others, the system allows {limit}: raise it (Linux: sysctl "
-                f"vm.max_map_count={2 * (worst * num_tiles + reserved)}) or lower the context"
+                f"mappings beside {reserved} others, the system allows {limit}: raise it (Linux: "
+                f"sysctl vm.max_map_count={2 * (worst * num_tiles + reserved)}) or lower the "
+                "context"
             )
         return (limit - reserved) // num_tiles
 

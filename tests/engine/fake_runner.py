@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from mtlqwen import abi
+from mtlqwen.errors import OutOfMemory
 
 M64 = (1 << 64) - 1
 VALUE_BYTES = 8  # of one position in one tile
@@ -155,7 +156,7 @@ class FakeRunner:
             if not self._used[first : first + num_bundles].any():
                 break
         else:
-            raise MemoryError(f"arena: no {num_bundles} bundles in a row")
+            raise OutOfMemory(f"no {num_bundles} bundles in a row", status=abi.E_NOMEM)
         self._used[first : first + num_bundles] = True
         heap, self._next_heap = self._next_heap, self._next_heap + 1
         self._heaps[heap] = first, num_bundles
@@ -174,6 +175,17 @@ class FakeRunner:
     @property
     def num_mapped_pages(self):
         return int((self._tables >= 0).sum())
+
+    def bundles_of_slot(self, slot):
+        """(heap, bundle) of each mapped block, in order."""
+        per_slot = self.max_context // self.block_tokens * self.pages_per_tile
+        pages = slice(slot * per_slot, (slot + 1) * per_slot, self.pages_per_tile)
+        found = []
+        for heap, page in zip(self._heap_of[0, pages], self._tables[0, pages], strict=True):
+            if heap >= 0:
+                first = self._heaps[heap][0] * self.num_tiles * self.pages_per_tile
+                found.append((int(heap), (int(page) - first) // self.pages_per_tile))
+        return found
 
     def bundle_view(self, heap, bundle):
         first, num_bundles = self._heaps[heap]
