@@ -7,7 +7,7 @@ cdef struct Candidates:
     Py_ssize_t capacity
     int32_t* ids        # increasing
     float* logits       # adjusted
-    float* weights      # probability relative to the most likely token
+    float* weights      # 1, then the probability relative to the most likely token
     Py_ssize_t* order   # scratch of the selection
 
 
@@ -15,7 +15,7 @@ cdef int reserve(Candidates* c, Py_ssize_t capacity) except -1 nogil
 cdef void* grown(void* memory, size_t num_bytes) except NULL nogil
 cdef void release(Candidates* c) noexcept nogil
 cdef double weigh(Candidates* c, float peak, float scale) noexcept nogil
-cdef float keep_best(Candidates* c, double target, bint by_weight) noexcept nogil
+cdef float keep_best(Candidates* c, double target) noexcept nogil
 cdef double drop_below(Candidates* c, float least) noexcept nogil
 cdef Py_ssize_t find(const Candidates* c, int32_t token) noexcept nogil
 

@@ -46,9 +46,9 @@ cdef double weigh(Candidates* c, float peak, float scale) noexcept nogil:
     return total
 
 
-cdef float keep_best(Candidates* c, double target, bint by_weight) noexcept nogil:
-    """Keeps the fewest, best first, that weigh `target`, or count `target`; the last one's logit."""
-    cdef Py_ssize_t last = last_of_best(c, target, by_weight)
+cdef float keep_best(Candidates* c, double target) noexcept nogil:
+    """Keeps the fewest, best first, that weigh `target` together; the logit of the last one."""
+    cdef Py_ssize_t last = last_of_best(c, target)
     cdef float cut = c.logits[last]
     cdef Py_ssize_t i, kept = 0
     for i in range(c.count):
@@ -94,16 +94,11 @@ cdef inline bint is_better(const float* logits, Py_ssize_t a, Py_ssize_t b) noex
     return logits[a] > logits[b] or (logits[a] == logits[b] and a < b)
 
 
-cdef Py_ssize_t last_of_best(const Candidates* c, double target, bint by_weight) noexcept nogil:
-    """Where the shortest run of candidates, best first, that makes up `target` ends: quickselect."""
+cdef Py_ssize_t last_of_best(const Candidates* c, double target) noexcept nogil:
+    """Where the shortest run of candidates, best first, that weighs `target` ends: quickselect."""
     cdef Py_ssize_t* order = c.order
-    cdef Py_ssize_t low = 0, high = c.count, i, split, pivot
     cdef double taken = 0.0, mass  # mass: of what lies between `taken` and the pivot
-    if by_weight:
-        high = fill_boundary_bucket(c, target, &taken)
-    else:
-        for i in range(c.count):
-            order[i] = i
+    cdef Py_ssize_t low = 0, high = fill_boundary_bucket(c, target, &taken), i, split, pivot
     while low < high:
         i = low + <Py_ssize_t>(mix(<uint64_t>(low + high)) % <uint64_t>(high - low))
         pivot = order[i]
@@ -113,14 +108,14 @@ cdef Py_ssize_t last_of_best(const Candidates* c, double target, bint by_weight)
         for i in range(low, high - 1):
             if is_better(c.logits, order[i], pivot):
                 order[i], order[split] = order[split], order[i]
-                mass += c.weights[order[split]] if by_weight else 1.0
+                mass += c.weights[order[split]]
                 split += 1
         order[high - 1] = order[split]
         order[split] = pivot
         if taken + mass >= target and split > low:
             high = split
             continue
-        mass += c.weights[pivot] if by_weight else 1.0
+        mass += c.weights[pivot]
         if taken + mass >= target:
             return pivot
         taken += mass

@@ -2,8 +2,8 @@
 
 Every filter keeps the tokens down to some rank, so a filtered distribution is the tokens above a
 threshold, found by selection, never by sorting. Rows are read in blocks that a compiler vectorises;
-a block with an adjusted token is patched in a copy. Distributions are ordered by token id, so a draw
-depends on probabilities alone; exp is our own, so that its bits are the same everywhere.
+a block with an adjusted token is patched in a copy. Distributions are ordered by token id, so a
+draw depends on probabilities alone; exp is our own, so that its bits are the same everywhere.
 """
 
 import secrets
@@ -158,7 +158,7 @@ cdef class Sampler:
         if self.top_k == 0:
             self.gather_enough(logits, mass)
         if has_top_p:
-            keep_best(&self.candidates, self.top_p_target(mass), True)
+            keep_best(&self.candidates, self.top_p_target(mass))
         self.total = drop_below(&self.candidates, self.min_p)
         return 0
 
@@ -183,7 +183,7 @@ cdef class Sampler:
         return max(self.top_p * mass, 1.0)  # the most likely token weighs 1 and always stays
 
     cdef int32_t draw(self, const float* logits, double uniform) noexcept nogil:
-        """The token at `uniform` of the way through the distribution that filter() made of the row."""
+        """The token at `uniform` of the way through the distribution that filter() made."""
         cdef Candidates* c = &self.candidates
         cdef double left = uniform * self.total
         cdef Py_ssize_t i, chosen = 0
@@ -200,16 +200,15 @@ cdef class Sampler:
     cdef int32_t draw_dense(self, const float* logits, double left) noexcept nogil:
         cdef float patched[BLOCK]
         cdef float weights[BLOCK]
-        cdef Py_ssize_t i, chosen = 0, cursor = 0
+        cdef Py_ssize_t i, base, cursor, chosen = 0
         for i in range(self.num_blocks):
             if self.block_mass[i] > 0.0:
                 chosen = i
                 if left < self.block_mass[i]:
                     break
                 left -= self.block_mass[i]
-        cdef Py_ssize_t base = chosen * BLOCK
-        while cursor < self.num_adjustments and self.adjustments[cursor].token < base:
-            cursor += 1
+        base = chosen * BLOCK
+        cursor = self.place_of(<int32_t>base)
         self.weigh_block(self.block(logits, base, &cursor, patched), weights)
         chosen = 0
         for i in range(BLOCK):
@@ -267,7 +266,7 @@ cdef class Sampler:
         return logit + adjustment.bias
 
     cdef int gather(self, const float* logits, float threshold, Py_ssize_t limit) except -1 nogil:
-        """Candidates: the tokens above `threshold`; with a limit, only that many of the best."""
+        """Candidates, of weight 1: the tokens above `threshold`; of them the `limit` best, if set."""
         cdef float patched[BLOCK]
         cdef const float* row
         cdef Candidates* c = &self.candidates
@@ -290,11 +289,12 @@ cdef class Sampler:
                         refuse(base + i, row[i])
                     c.ids[c.count] = <int32_t>(base + i)
                     c.logits[c.count] = row[i]
+                    c.weights[c.count] = 1.0
                     c.count += 1
             if limit > 0 and c.count > room:
-                threshold = keep_best(c, limit, False)
+                threshold = keep_best(c, limit)
         if limit > 0 and c.count > limit:
-            keep_best(c, limit, False)
+            keep_best(c, limit)
         if c.count == 0:
             refuse(0, -INFINITY)
         return 0
