@@ -123,7 +123,7 @@ def _affine_scales(values: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray
     weighted = weights * shifted  # the fit is made on values - low, where its sums lose no digits
     sum_w, sum_x = weights.sum(axis=0), weighted.sum(axis=0)
     best_scale, best_min = np.zeros_like(low), -low
-    best_gain = sum_x * sum_x * _inverse(sum_w)
+    best_gain = np.zeros_like(low)
     codes, product = np.empty_like(values), np.empty_like(values)
     for step in range(21):
         np.multiply(shifted, inverse_span * np.float32(top - 1 + 0.1 * step), out=codes)
