@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from mtlqwen.errors import RequestError
+
 if TYPE_CHECKING:
     from mtlqwen.sampling import SamplingParams
 
@@ -147,32 +149,11 @@ sampling_options = _together(
 )
 
 
-def sampling_params(
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    min_p: float,
-    presence_penalty: float,
-    frequency_penalty: float,
-    repetition_penalty: float,
-    seed: int | None,
-    stop: tuple[str, ...],
-    max_tokens: int,
-    ignore_eos: bool,
-) -> SamplingParams:
+def sampling_params(**values: Any) -> SamplingParams:
     """The values of `sampling_options`."""
     from mtlqwen.sampling import SamplingParams
 
-    return SamplingParams(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        repetition_penalty=repetition_penalty,
-        seed=seed,
-        stop=stop,
-        ignore_eos=ignore_eos,
-    )
+    try:
+        return SamplingParams(**values)
+    except RequestError as error:
+        raise click.UsageError(str(error)) from error

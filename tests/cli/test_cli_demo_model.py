@@ -7,10 +7,12 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 
+import httpx
 import pytest
 
 QUESTION = "Count from 5 to 12."
@@ -227,3 +229,33 @@ def test_convert_offers_every_file_type():
     from mtlqwen.convert import FILE_TYPES
 
     assert set(offered) == set(FILE_TYPES)
+
+
+def test_serve_answers_until_it_is_told_to_stop():
+    with subprocess.Popen(
+        [sys.executable, "-m", "mtlqwen", "serve", "--port", "0", "--alias", "gpt-4o"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert "demo model" in process.stderr.readline()
+        base = re.search(r"http://127\.0\.0\.1:\d+/v1", process.stderr.readline()).group()
+        body = {
+            "model": "gpt-4o",
+            "messages": [{"role": "user", "content": QUESTION}],
+            "temperature": 0,
+            "chat_template_kwargs": {"enable_thinking": False},
+        }
+        answer = httpx.post(f"{base}/chat/completions", json=body, timeout=60).json()
+        assert answer["choices"][0]["message"]["content"] == "5, 6, 7, 8, 9, 10, 11, 12"
+        process.send_signal(signal.SIGTERM)
+        rest = process.communicate(timeout=60)
+    assert (process.returncode, rest) == (0, ("", ""))
+
+
+def test_serve_says_when_the_port_is_taken():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = mtlqwen("serve", "--port", str(taken.getsockname()[1]))
+    assert done.returncode == 1
+    assert "Address already in use" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -18,6 +18,7 @@ from mtlqwen.cli import COMMANDS, run
         (["generate", "--top-p", "3", "x"], "--top-p"),
         (["generate", "--max-tokens", "0", "x"], "--max-tokens"),
         (["generate", ""], "empty"),
+        (["generate", "x", "--stop", ""], "stop"),
         (["generate", "x", "y"], "y"),
         (["generate", "x", "--prompt-file", "-"], "--prompt-file"),
         (["generate", "--prompt-file", "/nonexistent/p"], "/nonexistent/p"),
