@@ -28,8 +28,9 @@
 
 #define CACHE_LINE 64u
 
-/* Step k of eight reads its share of num_lines: evenly spaced, since processors drop prefetches that come in bursts. */
-static inline __attribute__((always_inline)) void read_ahead(const uint8_t *lines, const unsigned k, const unsigned num_lines)
+/* Step k of eight reads its share of num_lines. Evenly: processors drop prefetches that come in bursts. */
+static inline __attribute__((always_inline)) void read_ahead(const uint8_t *lines, const unsigned k,
+                                                             const unsigned num_lines)
 {
 #pragma GCC unroll 4
     for (unsigned i = k; i < num_lines; i += 8) {

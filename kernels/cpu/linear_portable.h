@@ -20,9 +20,9 @@ typedef struct words {
     for (unsigned r = 0; r < 16; r++) result.at[r] = (uint32_t)(expression);                                   \
     return result
 #define EACH_LANE(expression)                                                                                  \
-    lanes result;                                                                                              \
-    for (unsigned r = 0; r < 16; r++) result.at[r] = (expression);                                             \
-    return result
+    float result[16];                                                                                          \
+    for (unsigned r = 0; r < 16; r++) result[r] = (expression);                                                \
+    return lanes_load(result)
 
 OPERATION words words_splat(uint32_t x) { EACH(x); }
 OPERATION words words_and(words a, uint32_t mask) { EACH(a.at[r] & mask); }
@@ -65,7 +65,11 @@ OPERATION void words_transpose(const uint8_t *rows, uint64_t stride, words out[4
 
 OPERATION words words_signed_codes(words codes) { return codes; }
 OPERATION words words_scale(words bytes, unsigned i) { EACH(word_byte(bytes.at[r], i)); }
-OPERATION words words_even(words bytes) { EACH((word_byte(bytes.at[r], 0) & 0xffff) | word_byte(bytes.at[r], 2) * 65536); }
+OPERATION words words_even(words bytes)
+{
+    EACH((word_byte(bytes.at[r], 0) & 0xffff) | word_byte(bytes.at[r], 2) * 65536);
+}
+
 OPERATION words words_odd(words bytes) { return words_even(words_shr(bytes, 8)); }
 
 OPERATION words words_pair_dot(words sum, words pairs, const int16_t x[2])

@@ -1,4 +1,4 @@
-"""Matrix products: bit-equal to their definition, on every instruction set, for any split and row count."""
+"""Matrix products: bit-equal to their definition on every instruction set, for any split."""
 
 import numpy as np
 import pytest
