@@ -46,13 +46,13 @@ class Gpu:
 
     family: int = APPLE7
     num_cores: int = 8
+    max_splits: int = 128  # bounds the workspace of attention
 
     @property
     def num_splits(self) -> int:
-        """Parts that the cache of a sequence is split into for decoding: 32 (M1 .. M5), 64
-        (Pro), 128.
-        """
-        return 32 if self.num_cores <= 10 else 64 if self.num_cores <= 20 else 128
+        """Parts that a cache is split into for decoding: 32 (M1 .. M5), 64 (Pro), 128."""
+        wanted = 32 if self.num_cores <= 10 else 64 if self.num_cores <= 20 else 128
+        return min(wanted, self.max_splits)
 
 
 @dataclass(frozen=True)

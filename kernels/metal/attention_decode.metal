@@ -76,10 +76,12 @@ kernel void attention_decode(device const uint *header [[buffer(0)]],
     /* Of the heads simdgroup, simdgroup + 2, ...: equal in all lanes. */
     float largest[(HEADS + 1) / 2], sum[(HEADS + 1) / 2];
     float4 out[HEADS];
+    UNROLL
     for (int j = 0; j < (HEADS + 1) / 2; ++j) {
         largest[j] = LOWEST_SCORE;
         sum[j] = 0.0f;
     }
+    UNROLL
     for (int h = 0; h < HEADS; ++h)
         out[h] = float4(0.0f);
 
@@ -90,6 +92,7 @@ kernel void attention_decode(device const uint *header [[buffer(0)]],
 
         device const half *k = k_cache + tile + 64 * simdgroup + 2 * lane;
         float2 score[HEADS];
+        UNROLL
         for (int h = 0; h < HEADS; ++h)
             score[h] = float2(0.0f);
         for (uint d = 0; d < HEAD_DIM; d += 4) {
@@ -104,10 +107,12 @@ kernel void attention_decode(device const uint *header [[buffer(0)]],
                            key[3] * query.w;
             }
         }
+        UNROLL
         for (int h = 0; h < HEADS; ++h)
             ((threadgroup float2 *)weights)[h * BLOCK / 2 + 32 * simdgroup + lane] = score[h];
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
+        UNROLL
         for (int j = 0; j < (HEADS + 1) / 2; ++j) {
             const int h = 2 * j + int(simdgroup);
             if (h >= HEADS)
@@ -132,6 +137,7 @@ kernel void attention_decode(device const uint *header [[buffer(0)]],
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
         device const half *v = v_cache + tile + 128 * simdgroup + 4 * lane;
+        UNROLL
         for (int h = 0; h < HEADS; ++h)
             out[h] = out[h] * corrections[h];
         uint place = 0;
@@ -149,6 +155,7 @@ kernel void attention_decode(device const uint *header [[buffer(0)]],
         /* One by one: what lies behind the last position is not ours to read. */
         for (; place < count; ++place) {
             const float4 value = float4(*(device const half4 *)(v + place * HEAD_DIM));
+            UNROLL
             for (int h = 0; h < HEADS; ++h)
                 out[h] = out[h] + value * ((threadgroup float *)weights)[h * BLOCK + place];
         }
@@ -158,6 +165,7 @@ kernel void attention_decode(device const uint *header [[buffer(0)]],
     device float4 *partial = (device float4 *)workspace;
     const ulong num_partials = ulong(num_groups.z) * args.num_heads * NUM_SPLITS;
     device float2 *largest_and_sum = (device float2 *)(workspace + num_partials * HEAD_DIM);
+    UNROLL
     for (int h = 0; h < HEADS; ++h) {
         const ulong i = (ulong(group.z) * args.num_heads + first_head + h) * NUM_SPLITS + split;
         partial[i * (HEAD_DIM / 4) + 32 * simdgroup + lane] = out[h];

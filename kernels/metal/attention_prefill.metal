@@ -47,20 +47,28 @@ inline void make_scores(threadgroup const half *queries, device const half *k,
                         threadgroup float *scores)
 {
     simdgroup_float8x8 sum[2][2];
+    UNROLL
     for (int i = 0; i < 2; ++i)
+        UNROLL
         for (int j = 0; j < 2; ++j)
             sum[i][j] = zero_matrix();
     for (uint d = 0; d < HEAD_DIM; d += 8) {
         simdgroup_half8x8 query[2], key[2];
+        UNROLL
         for (int i = 0; i < 2; ++i)
             simdgroup_load(query[i], queries + 8 * i * HEAD_DIM + d, HEAD_DIM);
+        UNROLL
         for (int j = 0; j < 2; ++j)
             simdgroup_load(key[j], k + d * BLOCK + 8 * j, BLOCK);
+        UNROLL
         for (int i = 0; i < 2; ++i)
+            UNROLL
             for (int j = 0; j < 2; ++j)
                 simdgroup_multiply_accumulate(sum[i][j], query[i], key[j], sum[i][j]);
     }
+    UNROLL
     for (int i = 0; i < 2; ++i)
+        UNROLL
         for (int j = 0; j < 2; ++j)
             simdgroup_store(sum[i][j], scores + 8 * i * SCORE_STRIDE + 8 * j, SCORE_STRIDE);
 }
@@ -72,14 +80,17 @@ inline void add_values(thread simdgroup_float8x8 (&out)[2][8], threadgroup const
 {
     for (uint p = 0; p < num_valid; p += 8) {
         simdgroup_float8x8 weight[2];
+        UNROLL
         for (int i = 0; i < 2; ++i)
             simdgroup_load(weight[i], weights + 8 * i * SCORE_STRIDE + p, SCORE_STRIDE);
+        UNROLL
         for (int j = 0; j < 8; ++j) {
             simdgroup_half8x8 value;
             if (p + 8 <= num_valid)
                 simdgroup_load(value, v + p * HEAD_DIM + 8 * j, HEAD_DIM);
             else
                 load_rows(value, v + p * HEAD_DIM + 8 * j, HEAD_DIM, num_valid - p, lane);
+            UNROLL
             for (int i = 0; i < 2; ++i)
                 simdgroup_multiply_accumulate(out[i][j], weight[i], value, out[i][j]);
         }
@@ -131,6 +142,7 @@ kernel void attention_prefill(device const uint *header [[buffer(0)]],
      * one sees. */
     float largest[4], sum[4];
     uint limit[4];
+    UNROLL
     for (uint r = 0; r < 4; ++r) {
         const uint pair = tile.first_pair + min(4 * simdgroup + r, tile.num_pairs - 1);
         largest[r] = LOWEST_SCORE;
@@ -139,7 +151,9 @@ kernel void attention_prefill(device const uint *header [[buffer(0)]],
     }
     const uint num_positions = kv_valid + (tile.first_pair + tile.num_pairs - 1) / group_size + 1;
     simdgroup_float8x8 out[2][8];
+    UNROLL
     for (int i = 0; i < 2; ++i)
+        UNROLL
         for (int j = 0; j < 8; ++j)
             out[i][j] = zero_matrix();
 
@@ -149,6 +163,7 @@ kernel void attention_prefill(device const uint *header [[buffer(0)]],
                     scores + 16 * simdgroup);
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
+        UNROLL
         for (uint r = 0; r < 4; ++r) {
             const uint row = 4 * simdgroup + r, position = first + 2 * lane;
             threadgroup float2 *cell = (threadgroup float2 *)(scores + row * SCORE_STRIDE) + lane;
@@ -166,7 +181,9 @@ kernel void attention_prefill(device const uint *header [[buffer(0)]],
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
+        UNROLL
         for (int i = 0; i < 2; ++i)
+            UNROLL
             for (int j = 0; j < 8; ++j)
                 scale_rows(out[i][j], factors[8 * i + matrix_row(lane)]);
         add_values(out, scores, v_cache + at + (first % BLOCK) * HEAD_DIM + 64 * simdgroup,
@@ -174,13 +191,16 @@ kernel void attention_prefill(device const uint *header [[buffer(0)]],
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
 
+    UNROLL
     for (uint r = 0; r < 4; ++r)
         if (lane == 0)
             factors[4 * simdgroup + r] = 1.0f / sum[r];
     threadgroup_barrier(mem_flags::mem_threadgroup);
+    UNROLL
     for (uint i = 0; i < 2; ++i) {
         const uint row = 8 * i + matrix_row(lane), pair = tile.first_pair + row;
         const ulong head = first_head + pair_head(pair, group_size, num_heads);
+        UNROLL
         for (uint j = 0; j < 8; ++j) {
             const uint d = 64 * simdgroup + 8 * j + matrix_column(lane);
             const float x = out[i][j].thread_elements()[0], y = out[i][j].thread_elements()[1];

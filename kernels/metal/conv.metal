@@ -31,6 +31,7 @@ kernel void conv(device const uint *header [[buffer(0)]],
 
     /* window[i]: the raw values at row - 3 + i */
     float4 window[4], sum = float4(0.0f);
+    UNROLL
     for (uint i = 0; i < 4; ++i) {
         window[i] = float4(0.0f);
         const uint age = 3 - i;
@@ -58,6 +59,7 @@ kernel void conv(device const uint *header [[buffer(0)]],
     *(device float4 *)(y + ulong(row) * num_channels + channel) = value * scale;
     if (row == last_row) {
         const ulong tail = bank_offset(1 - current, slot, args.bank_stride, args.slot_stride);
+        UNROLL
         for (uint i = 0; i < 3; ++i)
             *(device float4 *)(tails + tail + i * num_channels + channel) = window[i + 1];
     }

@@ -53,6 +53,7 @@ kernel void delta(device const uint *header [[buffer(0)]],
 
     float4 state[VECTORS];
     const bool is_fresh = batched_kv_valid[sequence] == 0;
+    UNROLL
     for (uint i = 0; i < VECTORS; ++i) {
         device const float *s = old_state + 4 * i * dv;
         state[i] = is_fresh ? float4(0.0f) : float4(s[0], s[dv], s[2 * dv], s[3 * dv]);
@@ -84,6 +85,7 @@ kernel void delta(device const uint *header [[buffer(0)]],
         if (part == 0)
             o[ulong(row) * num_heads * dv + head * dv + column] = out;
     }
+    UNROLL
     for (uint i = 0; i < VECTORS; ++i) {
         device float *s = new_state + 4 * i * dv;
         s[0] = state[i].x;

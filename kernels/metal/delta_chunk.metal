@@ -77,6 +77,7 @@ inline void invert_tile(threadgroup const float *a, threadgroup float *inverse, 
     const float first = result.thread_elements()[0], second = result.thread_elements()[1];
     result.thread_elements()[0] = (row == column ? 1.0f : 0.0f) - first;
     result.thread_elements()[1] = (row == column + 1 ? 1.0f : 0.0f) - second;
+    UNROLL
     for (int i = 0; i < 2; ++i) {
         const simdgroup_float8x8 half_power = power, partial = result;
         simdgroup_multiply(power, half_power, half_power);
@@ -95,6 +96,7 @@ inline void solve_tile(delta_chunk_rows rows, threadgroup const delta_chunk_gate
 {
     const uint num_rows = rows_from(rows, i), token = 8 * i + matrix_row(lane);
     simdgroup_float8x8 recalled = zero_matrix(), out = zero_matrix(), earlier = zero_matrix();
+    UNROLL
     for (uint d = 0; d < KEY_DIM / 8; ++d) {
         simdgroup_float8x8 k, q;
         load_rows(k, rows.k + 8 * i * rows.stride + 8 * d, rows.stride, num_rows, lane);
@@ -102,6 +104,7 @@ inline void solve_tile(delta_chunk_rows rows, threadgroup const delta_chunk_gate
         simdgroup_multiply_accumulate(recalled, k, state[d], recalled);
         simdgroup_multiply_accumulate(out, q, state[d], out);
     }
+    UNROLL
     for (uint j = 0; j < i; ++j) {
         simdgroup_float8x8 tile;
         simdgroup_load(tile, a + 8 * i * CHUNK + 8 * j, CHUNK);
@@ -119,6 +122,7 @@ inline void solve_tile(delta_chunk_rows rows, threadgroup const delta_chunk_gate
     simdgroup_multiply(n[i], inverse, rest);
 
     scale_rows(out, decay);
+    UNROLL
     for (uint j = 0; j <= i; ++j) {
         simdgroup_load(tile, p + 8 * i * CHUNK + 8 * j, CHUNK);
         simdgroup_multiply_accumulate(out, tile, n[j], out);
@@ -137,10 +141,13 @@ inline void update_state(delta_chunk_rows rows, threadgroup const delta_chunk_ga
                          thread simdgroup_float8x8 (&n)[TILES], uint lane)
 {
     const float last = gates.running[CHUNK - 1], decay = exp(last);
+    UNROLL
     for (uint i = 0; i < TILES; ++i)
         scale_rows(n[i], exp(last - gates.running[8 * i + matrix_row(lane)]));
+    UNROLL
     for (uint d = 0; d < KEY_DIM / 8; ++d) {
         scale_rows(state[d], decay);
+        UNROLL
         for (uint i = 0; i < TILES; ++i) {
             simdgroup_float8x8 k;
             load_rows_transposed(k, rows.k + 8 * i * rows.stride + 8 * d, rows.stride,
@@ -190,6 +197,7 @@ kernel void delta_chunk(device const uint *header [[buffer(0)]],
         states + bank_offset(1 - current, slot, args.bank_stride, args.slot_stride) + place;
 
     simdgroup_float8x8 state[KEY_DIM / 8], n[TILES];
+    UNROLL
     for (uint d = 0; d < KEY_DIM / 8; ++d) {
         state[d] = zero_matrix();
         if (batched_kv_valid[sequence] > 0)
@@ -227,6 +235,7 @@ kernel void delta_chunk(device const uint *header [[buffer(0)]],
         update_state(rows, gates, state, n, lane);
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
+    UNROLL
     for (uint d = 0; d < KEY_DIM / 8; ++d)
         simdgroup_store(state[d], new_state + 8 * d * dv, dv);
 }

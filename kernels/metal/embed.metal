@@ -16,6 +16,7 @@ kernel void embed(device const uint *header [[buffer(0)]],
     const uint id = min(uint(input_ids[row]), args.num_table_rows - 1);
     float4 values[4];
     Format::decode(table + id * args.row_bytes, chunk, values);
+    UNROLL
     for (uint i = 0; i < 4; ++i)
         x[ulong(row) * (args.dim / 4) + 4 * chunk + i] = values[i];
 }

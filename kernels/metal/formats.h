@@ -95,6 +95,7 @@ struct F32 {
     typedef float staged;
     static inline void decode(device const uchar *row, uint chunk, thread float4 *w)
     {
+        UNROLL
         for (uint i = 0; i < 4; ++i)
             w[i] = ((device const float4 *)row)[4 * chunk + i];
     }
@@ -104,6 +105,7 @@ struct F16 {
     typedef half staged;
     static inline void decode(device const uchar *row, uint chunk, thread float4 *w)
     {
+        UNROLL
         for (uint i = 0; i < 4; ++i)
             w[i] = float4(((device const half4 *)row)[4 * chunk + i]);
     }
@@ -113,6 +115,7 @@ struct BF16 {
     typedef float staged;
     static inline void decode(device const uchar *row, uint chunk, thread float4 *w)
     {
+        UNROLL
         for (uint i = 0; i < 4; ++i)
             w[i] = load_bf16(((device const uint2 *)row)[4 * chunk + i]);
     }
@@ -124,6 +127,7 @@ struct Q8_0 {
     {
         device const uchar *block = row + chunk / 2 * 34;
         const float d = load_half(block);
+        UNROLL
         for (uint i = 0; i < 4; ++i)
             w[i] = signed_bytes(load_word(block + 2 + chunk % 2 * 16 + 4 * i)) * d;
     }
@@ -135,6 +139,7 @@ struct Q4_0 {
     {
         device const uchar *block = row + chunk / 2 * 18;
         const float d = load_half(block);
+        UNROLL
         for (uint i = 0; i < 4; ++i)
             w[i] = low_nibbles(load_word(block + 2 + 4 * i) >> chunk % 2 * 4, -8.0f) * d;
     }
@@ -181,6 +186,7 @@ struct Q6_K {
         device const uchar *block = row + chunk / 16 * 210;
         const uint side = chunk % 16 / 8, group = chunk % 8 / 2, first = chunk % 2 * 16;
         const float scale = load_half(block + 208) * float(as_type<char>(block[192 + chunk % 16]));
+        UNROLL
         for (uint i = 0; i < 4; ++i) {
             const uint at = first + 4 * i;
             const uint low = load_word(block + 64 * side + group % 2 * 32 + at) >> group / 2 * 4;
@@ -197,6 +203,7 @@ struct IQ4_XS {
         device const uint2 *block = (device const uint2 *)(row + chunk / 16 * 136);
         const uint j = chunk % 16 / 2;
         const float scale = iq4_scale(block[0], j);
+        UNROLL
         for (uint i = 0; i < 4; ++i) {
             const uint2 pair = block[1 + 2 * j + i / 2];
             const uint q = (i % 2 ? pair.y : pair.x) >> chunk % 2 * 4;

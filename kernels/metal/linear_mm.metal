@@ -92,7 +92,9 @@ kernel void linear_mm(device const uint *header [[buffer(0)]],
         }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
+    UNROLL
     for (int t = 0; t < TOKENS / 8; ++t)
+        UNROLL
         for (int j = 0; j < 2; ++j)
             simdgroup_store(sum[t][j], memory + 8 * t * TILE_OUT + 16 * simdgroup + 8 * j,
                             TILE_OUT);

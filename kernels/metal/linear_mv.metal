@@ -60,27 +60,23 @@ kernel void linear_mv(device const uint *header [[buffer(0)]],
             units[r].load(w[r], unit);
         UNROLL
         for (uint part = 0; part < Unit::VALUES / 8; ++part) {
-            float4 low[TOKENS], high[TOKENS];
-            float total[TOKENS];
+            float4 values[ROWS][2];
+            UNROLL
+            for (int r = 0; r < ROWS; ++r)
+                units[r].decode(part, table, values[r]);
             UNROLL
             for (int t = 0; t < TOKENS; ++t) {
                 device const float4 *source =
                     (device const float4 *)(tokens[t] + Unit::position(unit, part));
-                low[t] = source[0];
-                high[t] = source[1];
-                if (Unit::HAS_MINIMUM)
-                    total[t] = ((low[t].x + low[t].y) + (low[t].z + low[t].w)) +
-                               ((high[t].x + high[t].y) + (high[t].z + high[t].w));
-            }
-            UNROLL
-            for (int r = 0; r < ROWS; ++r) {
-                float4 values[2];
-                units[r].decode(part, table, values);
+                const float4 low = source[0], high = source[1];
+                const float total = ((low.x + low.y) + (low.z + low.w)) +
+                                    ((high.x + high.y) + (high.z + high.w));
                 UNROLL
-                for (int t = 0; t < TOKENS; ++t) {
-                    sum[r][t] = fma(units[r].scale(part), dot8(values, low[t], high[t]), sum[r][t]);
+                for (int r = 0; r < ROWS; ++r) {
+                    const float product = dot8(values[r], low, high);
+                    sum[r][t] = fma(units[r].scale(part), product, sum[r][t]);
                     if (Unit::HAS_MINIMUM)
-                        sum[r][t] = fma(-units[r].minimum(part), total[t], sum[r][t]);
+                        sum[r][t] = fma(-units[r].minimum(part), total, sum[r][t]);
                 }
             }
         }
@@ -98,10 +94,16 @@ kernel void linear_mv(device const uint *header [[buffer(0)]],
     }
 }
 
-#define INSTANCE(type, Format)                                                     \
-    INSTANTIATE("linear_" #type "_mv1", linear_mv<unit_##type, 1, 2>)         \
-    INSTANTIATE("linear_" #type "_mv1_wide", linear_mv<unit_##type, 1, 4>)    \
-    INSTANTIATE("linear_" #type "_mv2", linear_mv<unit_##type, 2, 2>)         \
-    INSTANTIATE("linear_" #type "_mv3", linear_mv<unit_##type, 3, 2>)         \
+#define INSTANCE(type, Format)                                        \
+    INSTANTIATE("linear_" #type "_mv1", linear_mv<unit_##type, 1, 2>) \
+    INSTANTIATE("linear_" #type "_mv2", linear_mv<unit_##type, 2, 2>) \
+    INSTANTIATE("linear_" #type "_mv3", linear_mv<unit_##type, 3, 2>) \
     INSTANTIATE("linear_" #type "_mv4", linear_mv<unit_##type, 4, 2>)
 FOR_EACH_FORMAT(INSTANCE)
+
+/* Types whose units are small enough for four rows in registers. */
+INSTANTIATE("linear_f32_mv1_wide", linear_mv<unit_f32, 1, 4>)
+INSTANTIATE("linear_f16_mv1_wide", linear_mv<unit_f16, 1, 4>)
+INSTANTIATE("linear_bf16_mv1_wide", linear_mv<unit_bf16, 1, 4>)
+INSTANTIATE("linear_q8_0_mv1_wide", linear_mv<unit_q8_0, 1, 4>)
+INSTANTIATE("linear_q4_0_mv1_wide", linear_mv<unit_q4_0, 1, 4>)
