@@ -97,11 +97,11 @@ class KernelFailure(Exception):
 
 def run_cases(
     cases: Sequence[Case],
-    driver: Path,
+    driver: Sequence[str],
     libraries: Libraries,
     environment: dict[str, str] | None = None,
 ) -> list[dict[int, np.ndarray]]:
-    """The contents of the output buffers of each case. Raises KernelFailure."""
+    """The output buffers of each case. `driver` is a command. Raises KernelFailure."""
     wanted: dict[str, set[str]] = {}
     for case in cases:
         for library, kernels in case.kernels.items():
@@ -111,7 +111,7 @@ def run_cases(
     with tempfile.TemporaryDirectory() as directory:
         case_path, answer_path = Path(directory) / "cases", Path(directory) / "answers"
         case_path.write_bytes(_encode(cases, indices))
-        command = [str(driver), str(case_path), str(answer_path), *map(str, paths)]
+        command = [*driver, str(case_path), str(answer_path), *map(str, paths)]
         done = subprocess.run(
             command, capture_output=True, text=True, env=environment, errors="replace"
         )

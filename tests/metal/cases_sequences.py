@@ -93,17 +93,19 @@ def rotary_case(
 
 
 def attention_case(
-    heads: int, kv_heads: int, batch: Batch, num_cores: int = 8, spare_rows: int = 2
+    heads: int, kv_heads: int, batch: Batch, max_splits: int = 128, spare_rows: int = 2
 ) -> Case:
     """spare_rows: rows that the plan can hold beyond those of the step."""
-    case = Case(f"attention {heads}/{kv_heads} heads, {num_cores} cores, {batch.label()}", 5e-4)
+    case = Case(
+        f"attention {heads}/{kv_heads} heads, at most {max_splits} splits, {batch.label()}", 5e-4
+    )
     if max(batch.counts) <= geometry.MAX_DECODE_ROWS:
         case.tolerance = 1e-5
     rng, a, rows, gpu = (
         rng_of(case.name),
         batch.arrays(),
         batch.rows,
-        geometry.Gpu(num_cores=num_cores),
+        geometry.Gpu(max_splits=max_splits),
     )
     num_tiles = (max(batch.slots) + 1) * batch.max_context // BLOCK
     # What no row may look at is NaN: positions behind a sequence, slots of others.
@@ -234,7 +236,7 @@ def all_cases() -> list[Case]:
     ]
     cases += [attention_case(4, 1, Batch([4, 1], [255, 300], [0, 1]))]
     cases += [
-        attention_case(6, 1, Batch([2], [140], [0])),
+        attention_case(6, 1, Batch([2], [300], [0]), max_splits=2),
         attention_case(3, 1, Batch([1], [5], [0])),
     ]
     long = Batch([1], [33 * BLOCK - 1], [0], 34 * BLOCK)  # more blocks than splits

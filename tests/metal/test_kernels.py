@@ -17,7 +17,7 @@ def run(emulator, case: Case, mode: str = "plain") -> dict[int, np.ndarray]:
     def library(name: str, kernels: frozenset[str]):
         return emulator.library(emulator.KERNELS / f"{name}.metal", mode)
 
-    return run_cases([case], emulator.driver(mode), library, emulator.ENVIRONMENT[mode])[0]
+    return run_cases([case], [emulator.driver(mode)], library, emulator.ENVIRONMENT[mode])[0]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -98,5 +98,5 @@ def _failure(emulator, tmp_path, name: str, text: str) -> str:
     launch = geometry.Launch(name, name, (1, 1, 1), 64)
     case.launch(launch, b"", case.output(np.zeros(64), np.zeros(64, np.float32)))
     with pytest.raises(KernelFailure) as failure:
-        run_cases([case], emulator.driver("plain"), lambda *_: emulator.library(path, "plain"))
+        run_cases([case], [emulator.driver("plain")], lambda *_: emulator.library(path, "plain"))
     return str(failure.value)

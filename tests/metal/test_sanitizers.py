@@ -34,11 +34,12 @@ def sanitized_cases() -> dict[str, list[Case]]:
         "argmax": rows.argmax_cases(),
         "rotary": [sequences.rotary_case(6, 1, mixed, 64, 16)],
         "attention": [
-            sequences.attention_case(4, 2, Batch([2, 1], [127, 0], [0, 1], 256)),
+            sequences.attention_case(4, 2, Batch([2, 1], [127, 0], [0, 1], 256), max_splits=1),
+            sequences.attention_case(1, 1, Batch([1], [130], [0], 256)),
             sequences.attention_case(4, 2, Batch([6, 5], [60, 125], [1, 0], 256)),
         ],
         "conv": [sequences.conv_case(1, 200, mixed)],
-        "delta": [sequences.delta_case(1, 1, Batch([2, 35], [3, 0], [1, 0]))],
+        "delta": [sequences.delta_case(1, 1, Batch([2, 35, 1], [3, 0, 0], [1, 0, 2]))],
     }
 
 
@@ -54,6 +55,6 @@ def test_sanitizer_has_nothing_to_report(emulator, mode: str, name: str):
     cases = CASES[name]
     for case in cases:
         case.seed = 1
-    answers = run_cases(cases, emulator.driver(mode), library, emulator.ENVIRONMENT[mode])
+    answers = run_cases(cases, [emulator.driver(mode)], library, emulator.ENVIRONMENT[mode])
     for case, answer in zip(cases, answers, strict=True):
         case.check(answer)

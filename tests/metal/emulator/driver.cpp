@@ -1,4 +1,5 @@
-// driver CASES ANSWERS LIBRARY...: runs the cases of a file on the emulator (see case_file.h). A
+// driver CASES ANSWERS LIBRARY...: runs the cases of a file (see case_file.h) with libraries that
+// implement the second half of runtime.h. A
 // program of its own, so that a sanitizer can end it; every buffer is an allocation of its exact
 // size.
 #include "case_file.h"
@@ -8,12 +9,30 @@
 
 #include <cstring>
 
-struct Library {
-    void *handle;
+class Library {
+public:
+    explicit Library(const char *path) : handle_(dlopen(path, RTLD_NOW | RTLD_LOCAL))
+    {
+        if (!handle_) {
+            fprintf(stderr, "%s\n", dlerror());
+            exit(2);
+        }
+        dispatch = (decltype(dispatch))symbol("metal_dispatch");
+        error = (decltype(error))symbol("metal_error");
+        allocate = (decltype(allocate))symbol("metal_allocate");
+        free = (decltype(free))symbol("metal_free");
+        copy = (decltype(copy))symbol("metal_copy");
+    }
+    void *symbol(const std::string &name) const { return dlsym(handle_, name.c_str()); }
+
     decltype(&metal_dispatch) dispatch;
     decltype(&metal_error) error;
+    decltype(&metal_allocate) allocate;
+    decltype(&metal_free) free;
+    decltype(&metal_copy) copy;
 
-    void *symbol(const std::string &name) const { return dlsym(handle, name.c_str()); }
+private:
+    void *handle_;
 };
 
 static std::string run(const CaseDispatch &dispatch, const Library &library,
@@ -41,31 +60,25 @@ static std::string run(const CaseDispatch &dispatch, const Library &library,
 int main(int argc, char **argv)
 {
     std::vector<Library> libraries;
-    for (int i = 3; i < argc; ++i) {
-        void *handle = dlopen(argv[i], RTLD_NOW | RTLD_LOCAL);
-        if (!handle) {
-            fprintf(stderr, "%s\n", dlerror());
-            return 2;
-        }
-        libraries.push_back({handle, (decltype(&metal_dispatch))dlsym(handle, "metal_dispatch"),
-                             (decltype(&metal_error))dlsym(handle, "metal_error")});
-    }
+    for (int i = 3; i < argc; ++i)
+        libraries.emplace_back(argv[i]);
+    const Library &memory_of = libraries[0];
     CaseReader reader(argv[1]);
     FILE *answers = fopen(argv[2], "wb");
     for (uint32_t i = 0; i < reader.num_cases(); ++i) {
         Case c = reader.next();
         std::vector<void *> memory;
         for (const CaseBuffer &buffer : c.buffers) {
-            memory.push_back(malloc(buffer.contents.size()));
-            memcpy(memory.back(), buffer.contents.data(), buffer.contents.size());
+            memory.push_back(memory_of.allocate(buffer.contents.size()));
+            memory_of.copy(memory.back(), buffer.contents.data(), buffer.contents.size());
         }
         std::string error;
         for (const CaseDispatch &dispatch : c.dispatches)
             if (error.empty())
                 error = run(dispatch, libraries[dispatch.library], memory, c.seed);
         for (size_t b = 0; b < memory.size(); ++b) {
-            memcpy(c.buffers[b].contents.data(), memory[b], c.buffers[b].contents.size());
-            free(memory[b]);
+            memory_of.copy(c.buffers[b].contents.data(), memory[b], c.buffers[b].contents.size());
+            memory_of.free(memory[b]);
         }
         write_answer(answers, error, c.buffers);
     }

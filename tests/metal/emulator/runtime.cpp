@@ -43,6 +43,7 @@ constexpr size_t kStackBytes = METAL_STACK_BYTES;
 constexpr size_t kGuardBytes = 16384;
 constexpr size_t kArenaBytes = size_t(4) << 30; // address space; touched as used
 constexpr int kMaxThreads = 1024;
+constexpr uint32_t kMaxGroupBytes = 32768; // of threadgroup memory, Metal's limit
 constexpr int kSimdgroupBarrier = 1000;
 
 enum class State { ready, in_simdgroup, at_barrier, done };
@@ -61,7 +62,7 @@ struct Simdgroup {
     int line = 0, operation = 0;
     alignas(64) char slots[2][32][METAL_SLOT_BYTES];
     alignas(64) char result[2][METAL_RESULT_BYTES];
-    char barrier_edge = 0;
+    char barrier_edges[2];
 };
 
 struct Variable {
@@ -75,10 +76,13 @@ Fibre host;
 std::vector<Variable> variables; // of the running threadgroup
 char *arena;
 size_t arena_used;
+uint32_t group_bytes;
 
 metal_entry entry;
 int current, num_threads, num_live, num_at_barrier, barrier_line;
-char barrier_edge, start_edge, end_edge;
+uint32_t barrier_generation;
+// A thread may leave a barrier when others have already come to the next one: two edges in turn.
+char barrier_edges[2], start_edge, end_edge;
 std::vector<int> ready; // the next to run is at `ready_head` or anywhere behind it
 size_t ready_head;
 uint64_t seed, random_state;
@@ -265,6 +269,7 @@ void free_variables()
     arena_used = 0; // under TSan groups get fresh addresses: they are not ordered
 #endif
     variables.clear();
+    group_bytes = 0;
 }
 
 void start_group(const metal_launch &launch, const uint32_t position[3])
@@ -355,9 +360,11 @@ void metal_threadgroup_barrier(int line)
              line, barrier_line);
         run_next(false);
     }
-    RELEASE(barrier_edge);
+    const int side = barrier_generation & 1;
+    RELEASE(barrier_edges[side]);
     if (++num_at_barrier == num_threads) {
         num_at_barrier = 0;
+        ++barrier_generation;
         for (int i = 0; i < num_threads; ++i)
             if (fibres[i].state == State::at_barrier)
                 make_ready(i);
@@ -365,15 +372,19 @@ void metal_threadgroup_barrier(int line)
         fibres[current].state = State::at_barrier;
         run_next(false);
     }
-    ACQUIRE(barrier_edge);
+    ACQUIRE(barrier_edges[side]);
+    (void)side;
 }
 
 void metal_simdgroup_barrier(int line)
 {
-    RELEASE(simdgroups[current / 32].barrier_edge);
+    Simdgroup &group = simdgroups[current / 32];
+    const int side = group.generation & 1;
+    RELEASE(group.barrier_edges[side]);
     const char nothing = 0;
     metal_exchange(&nothing, 1, line, kSimdgroupBarrier);
-    ACQUIRE(simdgroups[current / 32].barrier_edge);
+    ACQUIRE(group.barrier_edges[side]);
+    (void)group, (void)side;
 }
 
 void *metal_threadgroup_memory(const void *key, uint32_t num_bytes)
@@ -381,6 +392,9 @@ void *metal_threadgroup_memory(const void *key, uint32_t num_bytes)
     for (const Variable &variable : variables)
         if (variable.key == key)
             return variable.memory;
+    group_bytes += num_bytes;
+    if (group_bytes > kMaxGroupBytes)
+        fail("%u bytes of threadgroup memory: the limit is %u", group_bytes, kMaxGroupBytes);
 #if defined(METAL_ASAN)
     char *memory = (char *)malloc(num_bytes); // of the exact size, with red zones
 #else
@@ -397,6 +411,21 @@ void *metal_threadgroup_memory(const void *key, uint32_t num_bytes)
 const char *metal_error(void)
 {
     return error.c_str();
+}
+
+void *metal_allocate(uint64_t num_bytes)
+{
+    return malloc(num_bytes);
+}
+
+void metal_free(void *memory)
+{
+    free(memory);
+}
+
+void metal_copy(void *target, const void *source, uint64_t num_bytes)
+{
+    memcpy(target, source, num_bytes);
 }
 
 int metal_dispatch(const metal_launch *launch)

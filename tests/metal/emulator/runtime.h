@@ -36,7 +36,7 @@ void metal_simdgroup_barrier(int line);
 /* The block of a threadgroup variable: one for each threadgroup and key, filled with 0xFF (NaN). */
 void *metal_threadgroup_memory(const void *key, uint32_t num_bytes);
 
-/* ---- called by hosts ---- */
+/* ---- called by hosts; the nvcc route (cuda/launch.cu) has the same functions ---- */
 
 typedef struct metal_launch {
     metal_entry entry;
@@ -47,9 +47,14 @@ typedef struct metal_launch {
     uint64_t seed;
 } metal_launch;
 
+#define METAL_EXPORT __attribute__((visibility("default")))
 /* 0, or 1 and metal_error(). Not reentrant. */
-__attribute__((visibility("default"))) int metal_dispatch(const metal_launch *launch);
-__attribute__((visibility("default"))) const char *metal_error(void);
+METAL_EXPORT int metal_dispatch(const metal_launch *launch);
+METAL_EXPORT const char *metal_error(void);
+/* Memory that kernels may use, of exactly this size. */
+METAL_EXPORT void *metal_allocate(uint64_t num_bytes);
+METAL_EXPORT void metal_free(void *memory);
+METAL_EXPORT void metal_copy(void *target, const void *source, uint64_t num_bytes);
 
 #ifdef __cplusplus
 }
