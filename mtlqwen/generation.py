@@ -109,10 +109,6 @@ class Generation:
             self._parts[delta.kind].append(delta.text)
         return deltas
 
-    def cancel(self) -> None:
-        """Ends it here; what still comes from the engine is not read."""
-        self.finish_reason = self.finish_reason or "cancelled"
-
     def completion(self) -> Completion:
         """What was generated so far, with the figures."""
         return Completion(
@@ -147,9 +143,11 @@ class Stream(Iterator[Delta]):
     def __next__(self) -> Delta:
         while not self._ready:
             if self._generation.finish_reason is not None:
-                self._cancel()
                 raise StopIteration
-            self._ready.extend(self._generation.feed(*self._outputs.get()))
+            output, at_s = self._outputs.get()
+            self._ready.extend(self._generation.feed(output, at_s))
+            if self._generation.finish_reason is not None and output.finish_reason is None:
+                self._cancel()  # a stop string, of which the engine knows nothing
         return self._ready.popleft()
 
     def completion(self) -> Completion:
@@ -164,8 +162,9 @@ class Stream(Iterator[Delta]):
 
     def close(self) -> None:
         """Cancels the request if it still runs. May be called twice."""
-        self._generation.cancel()
-        self._cancel()
+        if self._generation.finish_reason is None:
+            self._generation.finish_reason = "cancelled"
+            self._cancel()
 
     def __enter__(self) -> Stream:
         return self
@@ -174,9 +173,8 @@ class Stream(Iterator[Delta]):
         self.close()
 
     def __del__(self) -> None:
-        # A refused submit leaves no `_cancel` behind.
-        if hasattr(self, "_cancel"):
-            self._cancel()
+        if hasattr(self, "_cancel"):  # not after a refused submit
+            self.close()
 
 
 class Courier:
@@ -223,8 +221,8 @@ class AsyncStream(AsyncIterator[Delta]):
             self._ready += self._generation.feed(output, at_s)
         except Exception as error:
             self._error = error
-        if self._generation.finish_reason is not None:
-            self._cancel()
+        if self._generation.finish_reason is not None and output.finish_reason is None:
+            self._cancel()  # a stop string, of which the engine knows nothing
         self._news.set()
 
     async def deltas(self) -> list[Delta]:
@@ -255,9 +253,10 @@ class AsyncStream(AsyncIterator[Delta]):
 
     def close(self) -> None:
         """Cancels the request if it still runs. May be called twice."""
-        self._generation.cancel()
-        self._cancel()
-        self._news.set()
+        if self._generation.finish_reason is None:
+            self._generation.finish_reason = "cancelled"
+            self._cancel()
+            self._news.set()
 
     async def __aenter__(self) -> AsyncStream:
         return self
@@ -266,7 +265,7 @@ class AsyncStream(AsyncIterator[Delta]):
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_cancel"):
+        if hasattr(self, "_cancel") and self._generation.finish_reason is None:
             self._cancel()
 
 

@@ -12,6 +12,7 @@ from .chat import ChatTemplate, Prompt
 from .errors import MtlqError, RequestError
 from .generation import AsyncStream, Completion, Courier, Generation, Stream
 from .load import close_engine, demo_model_path, open_engine
+from .request import checked_prompt
 from .sampling import SamplingParams
 from .tokenizer import Tokenizer
 
@@ -134,10 +135,10 @@ class LLM:
             return self._raw_prompt(self.tokenizer.encode(prompt, control=True), prompt)
         if isinstance(prompt, str):
             messages: Sequence[Message] = [{"role": "user", "content": prompt}]
-        elif prompt and isinstance(prompt[0], Mapping):
+        elif len(prompt) > 0 and isinstance(prompt[0], Mapping):
             messages = cast(Sequence[Message], prompt)
         else:
-            return self._raw_prompt(prompt, "")
+            return self._raw_prompt(cast(Sequence[int], prompt), "")
         for name in ("thinking", "tools"):
             if template_kwargs and name in template_kwargs:
                 raise RequestError(
@@ -146,16 +147,9 @@ class LLM:
                 )
         return self.template.render(messages, thinking=thinking, **(template_kwargs or {}))
 
-    def _raw_prompt(self, ids: Sequence[Any], text: str) -> RawPrompt:
-        if not ids:
-            raise RequestError("the prompt is empty; give it at least one token", param="prompt")
-        for token in ids:
-            if not isinstance(token, int) or not 0 <= token < self.tokenizer.num_tokens:
-                last = self.tokenizer.num_tokens - 1
-                raise RequestError(
-                    f"{token!r} is not a token id; ids go from 0 to {last}", param="prompt"
-                )
-        return RawPrompt(ids=list(ids), checkpoints=[], starts_in_think=False, text=text)
+    def _raw_prompt(self, ids: Sequence[int], text: str) -> RawPrompt:
+        checked = checked_prompt(ids, (), self.tokenizer.num_tokens).tolist()
+        return RawPrompt(ids=checked, checkpoints=[], starts_in_think=False, text=text)
 
     # ---- blocking ------------------------------------------------------------------------------
 

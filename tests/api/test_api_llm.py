@@ -6,6 +6,7 @@ import asyncio
 import gc
 import time
 
+import numpy as np
 import pytest
 from api_model import user, words
 
@@ -26,7 +27,7 @@ def until_idle(llm: LLM, limit_s: float = 5.0) -> None:
 
 def test_the_forms_of_a_prompt_mean_the_same(llm):
     rendered = llm.prompt(QUESTION)
-    forms = [QUESTION, user(QUESTION), rendered.ids, rendered]
+    forms = [QUESTION, user(QUESTION), rendered.ids, np.array(rendered.ids), rendered]
     answers = [llm.generate(form, GREEDY).token_ids for form in forms]
     answers.append(llm.generate(rendered.text, GREEDY, raw=True).token_ids)
     assert all(ids == answers[0] for ids in answers)
@@ -108,11 +109,11 @@ def test_an_asyncio_stream_that_is_dropped_frees_its_slot(llm):
 @pytest.mark.parametrize(
     ("prompt", "raw", "words_of_the_error"),
     [
-        ("", True, "empty"),
-        ([], False, "empty"),
+        ("", True, "no tokens"),
+        ([], False, "no tokens"),
         ([4096], False, "4096"),
         ([-1], False, "-1"),
-        ([1.5], False, "1.5"),
+        ([1.5], False, "token ids"),
         ([{"role": "robot", "content": "x"}], False, "template"),
         (user(words(9000)), False, "8192"),
     ],
@@ -145,3 +146,13 @@ def test_settings_that_cannot_hold_are_refused(tmp_path):
         LLM(ctx=1_000_000)
     with pytest.raises((ModelError, OSError), match=r"missing\.gguf"):
         LLM(tmp_path / "missing.gguf")
+
+
+def test_close_may_be_called_twice_and_ends_what_runs():
+    with LLM(ctx=256, threads=1) as llm:
+        stream = llm.stream(QUESTION, ENDLESS)
+        next(stream)
+        llm.close()
+        assert stream.completion().finish_reason == "cancelled"
+    with pytest.raises(MtlqError, match="closed"):
+        llm.generate(QUESTION)
