@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -12,9 +14,9 @@ class Sequence:
     number: order of arrival. request: whatever the owner wants to find again.
     """
 
-    request: object
+    request: Any
     number: int
-    def __init__(self, ids: npt.NDArray[np.int32], number: int, request: object = None) -> None: ...
+    def __init__(self, ids: npt.NDArray[np.int32], number: int, request: Any = None) -> None: ...
     @property
     def num_tokens(self) -> int:
         """Prompt and answer."""

@@ -147,7 +147,7 @@ class KVMemory:
         if self.store is None:
             return False
         for entry in self.prefix.entries:
-            if entry.durable and entry.path is None:
+            if entry.durable and entry.path is None and entry.state is not None:
                 parts = [entry.state, *self._tiles(entry.bundles)]
                 entry.path = self.store.save(entry.key, entry.tokens, parts)
                 entry.durable = entry.path is not None
@@ -191,6 +191,7 @@ class KVMemory:
         self.prefix.touch(entry)
         whole, rest = divmod(entry.num_tokens, self.block_tokens)
         state, bundles = entry.state, entry.bundles[:whole]
+        assert state is not None
         for bundle in entry.bundles:  # nothing of it may be evicted for the copy
             self.pool.bind(bundle)
         if rest:

@@ -70,9 +70,9 @@ class PrefixStore:
                 file.seek(4 * num_tokens, os.SEEK_CUR)
                 digest = blake2b(digest_size=32)
                 for part in parts:
-                    if file.readinto(memoryview(part)) != part.nbytes:
+                    if file.readinto(part.data) != part.nbytes:
                         raise ValueError("it is cut off")
-                    digest.update(part)
+                    digest.update(part.data)
             if digest.digest() != expected:
                 raise ValueError("its checksum is wrong")
             os.utime(path)
@@ -92,7 +92,7 @@ class PrefixStore:
         raw = tokens.astype(np.dtype("<i4")).tobytes()
         digest = blake2b(digest_size=32)
         for part in parts:
-            digest.update(part)
+            digest.update(part.data)
         payload_bytes = sum(part.nbytes for part in parts)
         header = HEADER.pack(
             MAGIC,
@@ -112,13 +112,13 @@ class PrefixStore:
             return None
         try:
             self._make_room(num_bytes)
-            self._write(path, [header, raw, *parts])
+            self._write(path, [header, raw, *(part.data for part in parts)])
             return path
         except OSError as error:
             log.warning("prefix cache: %s was not written: %s", path, error)
             return None
 
-    def _write(self, path: Path, parts: Sequence[bytes | npt.NDArray[np.uint8]]) -> None:
+    def _write(self, path: Path, parts: Sequence[bytes | memoryview]) -> None:
         handle, name = tempfile.mkstemp(dir=self.directory, suffix=".partial")
         try:
             with os.fdopen(handle, "wb") as file:

@@ -53,7 +53,7 @@ class Request:
         # Plain greedy requests take the device's choice.
         self.sampler: Sampler | None = None
         if not params.is_greedy or params.logprobs is not None:
-            self.sampler = Sampler(params, num_tokens, prompt_ids=ids)
+            self.sampler = Sampler(params, num_tokens, prompt_ids=ids.tolist())
         self.cached_tokens: int | None = None  # known from the first admission on
         self.num_published = 0  # leading tokens that a prefix entry stands for
         self.waits_for: tuple[Sequence, int] | None = None  # a sequence, the position it publishes
