@@ -34,7 +34,7 @@ def test_fed_the_reference_tokens_the_argmax_agrees_wherever_the_margin_is_clear
 def test_top_five_logits_agree_to_a_thousandth_of_the_logit_scale(fed, golden):
     compared = 0
     for prompt, logits in zip(golden, fed, strict=True):
-        for row, top in zip(logits, prompt["top5"] or [], strict=False):
+        for row, top in zip(logits, prompt.get("top5", []), strict=False):
             ids, values = zip(*top, strict=True)
             scale = np.abs(row).max()
             np.testing.assert_allclose(row[list(ids)], values, atol=1e-3 * scale, rtol=0)
