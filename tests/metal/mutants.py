@@ -18,7 +18,7 @@ class Mutant:
     file: str
     old: str
     new: str
-    case: str  # key of CASES in test_sanitizers, with a word to pick some of them: "linear_mm q8_0"
+    case: str  # key of small_cases(), with a word to pick some of them: "linear_mm q8_0"
     caught_by: str
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from .case_file import Case, KernelFailure, run_cases
+from .cases_small import small_cases
 from .mutants import MUTANTS, Mutant
-from .test_sanitizers import CASES
+
+CASES = small_cases()
 
 REPORTS = {
     "tsan": "ThreadSanitizer: data race",

@@ -1,0 +1,38 @@
+"""A few small cases for each library: every kernel template, every decoder. For sanitizers."""
+
+from __future__ import annotations
+
+from mtlqwen import metal_geometry as geometry
+
+from . import cases_rows as rows
+from . import cases_sequences as sequences
+from .case_file import Case
+
+Batch = sequences.Batch
+
+
+def small_cases() -> dict[str, list[Case]]:
+    linear = rows.linear_case
+    dims = {t: 512 if t in geometry.K_TYPES else 96 for t in geometry.TYPES}
+    mixed = Batch([1, 6, 2], [130, 0, 125], [2, 0, 1], 256)
+    return {
+        "embed": [rows.embed_case(t, dims[t], 2) for t in geometry.TYPES],
+        "linear_mv": [
+            linear("q6_k", 256, 3, 4, accumulate=True),
+            *(linear(t, dims[t], 5, 1) for t in geometry.TYPES),
+        ],
+        "linear_mm": [linear(t, dims[t], 65, 9) for t in geometry.TYPES],
+        "rmsnorm": [rows.rmsnorm_case(1028, 2)],
+        "gather": [rows.gather_case(516, 2)],
+        "swiglu": [rows.swiglu_case(1028, 2)],
+        "gated_norm": [rows.gated_norm_case(5, 132, 2)],
+        "argmax": rows.argmax_cases(),
+        "rotary": [sequences.rotary_case(6, 1, mixed, 64, 16)],
+        "attention": [
+            sequences.attention_case(4, 2, Batch([2, 1], [127, 0], [0, 1], 256), max_splits=1),
+            sequences.attention_case(1, 1, Batch([1], [130], [0], 256)),
+            sequences.attention_case(4, 2, Batch([6, 5], [60, 125], [1, 0], 256)),
+        ],
+        "conv": [sequences.conv_case(1, 200, mixed)],
+        "delta": [sequences.delta_case(1, 1, Batch([2, 35, 1], [3, 0, 0], [1, 0, 2]))],
+    }
