@@ -12,7 +12,7 @@
  *   words_scale               byte i, signed, in the form words_dot32 multiplies with
  *   words_even words_odd      signed bytes 0, 2 (1, 3) of a word as a pair of int16
  *   words_pair_dot            sum + pair . pair
- *   words_to_lanes words_as_lanes words_f16_low words_f16_high   to float: by value, bits, half
+ *   words_to_lanes words_f16_low words_f16_high   to float: by value, from the low or high half
  *   words_signed_codes        signed codes as words_dot32 wants them
  *   words_dot32               sums[t] += scale * (codes . 32 activations of row t) << shift; meanwhile it
  *                             prefetches num_lines cache lines at `ahead`
@@ -76,14 +76,6 @@ typedef void (*unpack_fn)(const uint8_t *rows, uint64_t stride, tile *w);
 typedef void (*multiply_fn)(const tile *w, const xblock *x, lanes *y, unsigned num_rows, const uint8_t *ahead);
 
 void MTLQ_NAME(linear_blocks)(const mtlq_call *call, uint32_t block_bytes, unpack_fn unpack, multiply_fn multiply);
-
-/* The word at a byte offset of words that were transposed from consecutive bytes. */
-ALWAYS_INLINE words word_at(const words *transposed, const unsigned offset)
-{
-    const unsigned shift = 8 * (offset % 4);
-    words low = transposed[offset / 4];
-    return shift == 0 ? low : words_or(words_shr(low, shift), words_shl(transposed[offset / 4 + 1], 32 - shift));
-}
 
 ALWAYS_INLINE void transpose_bytes(const uint8_t *rows, uint64_t stride, const unsigned num_bytes, words *out)
 {

@@ -2,28 +2,31 @@
 #include "code_tables.h"
 #include "linear.h"
 
-/* Blocks that are transposed together. */
-#define NUM_TOGETHER 4u
-
 /* The values of mxfp4_values plus 16. */
 static const int8_t mxfp4_codes[16] = {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4};
 
 typedef enum code_kind { BYTES, NIBBLES, FIVE_BITS, IQ4, MXFP4 } code_kind;
 
-/* A half at an even byte offset. */
-ALWAYS_INLINE lanes half_at(const words *bytes, const unsigned offset)
+/* The half at the start of each of sixteen rows. */
+ALWAYS_INLINE lanes halves_of(const uint8_t *rows, uint64_t stride)
 {
-    return offset % 4 == 0 ? words_f16_low(bytes[offset / 4]) : words_f16_high(bytes[offset / 4]);
+    uint16_t halves[LINEAR_ROWS];
+#pragma GCC unroll 16
+    for (unsigned r = 0; r < LINEAR_ROWS; r++) {
+        memcpy(&halves[r], rows + r * stride, sizeof halves[r]);
+    }
+    return lanes_load_f16(halves);
 }
 
-/* 2^(e - 128) as the exact product of two powers of two within the normal range. */
-ALWAYS_INLINE lanes mxfp4_step(words e)
+/* 2^(e - 128) for the byte at the start of each row; e < 2 is subnormal. */
+ALWAYS_INLINE lanes powers_of(const uint8_t *rows, uint64_t stride)
 {
-    words half = words_shr(e, 1);
-    words rest = words_sub(e, half);
-    words minus_bias = words_splat(-63u);
-    return lanes_mul(words_as_lanes(words_shl(words_sub(half, minus_bias), 23)),
-                     words_as_lanes(words_shl(words_sub(rest, minus_bias), 23)));
+    float powers[LINEAR_ROWS];
+    for (unsigned r = 0; r < LINEAR_ROWS; r++) {
+        uint32_t e = rows[r * stride];
+        powers[r] = float_from_bits(e < 2 ? 0x00200000u << e : (e - 1) << 23);
+    }
+    return lanes_load(powers);
 }
 
 /* Bits 4i .. 4i+3 of each word, one to a byte, at its bit 4. */
@@ -33,17 +36,14 @@ ALWAYS_INLINE words fifth_bits(words bits, const unsigned i)
     return words_and(words_mul(four, 0x00204081u << 4), 0x10101010);
 }
 
-/* Word i of eight of a block's codes, whose last 16 or 32 bytes start at `offset`; nibbles hold values 0-15 low
- * and 16-31 high; fifth bits are the four bytes before them. */
-ALWAYS_INLINE words code_word(const words *bytes, const unsigned offset, const unsigned i, const code_kind kind,
+/* Word i of eight of a block's codes; 16 bytes of nibbles hold values 0-15 low and 16-31 high. */
+ALWAYS_INLINE words code_word(const words *bytes, words fifths, const unsigned i, const code_kind kind,
                               const quant_type type)
 {
-    if (kind == BYTES) {
-        return words_signed_codes(word_at(bytes, offset + 4 * i));
-    }
-    words q = words_and(words_shr(word_at(bytes, offset + 4 * (i % 4)), 4 * (i / 4)), 0x0f0f0f0f);
+    words q = words_and(words_shr(bytes[i % 4], 4 * (i / 4)), 0x0f0f0f0f);
     switch (kind) {
-    case FIVE_BITS: return codes_of(words_or(q, fifth_bits(word_at(bytes, offset - 4), i)), type);
+    case BYTES: return words_signed_codes(bytes[i]);
+    case FIVE_BITS: return codes_of(words_or(q, fifth_bits(fifths, i)), type);
     case IQ4: return words_signed_codes(words_table(q, iq4_values));
     case MXFP4: return codes_of(words_table(q, mxfp4_codes), type);
     default: return codes_of(q, type);
@@ -53,22 +53,22 @@ ALWAYS_INLINE words code_word(const words *bytes, const unsigned offset, const u
 /* A block is its step, an offset if it has one, fifth bits if it has them, then codes. */
 ALWAYS_INLINE void unpack(const uint8_t *rows, uint64_t stride, tile *w, const quant_type type, const code_kind kind)
 {
-    const unsigned block_bytes = type.block_bytes / 8, codes = block_bytes - (kind == BYTES ? 32 : 16);
+    const unsigned block_bytes = type.block_bytes / 8, code_bytes = kind == BYTES ? 32 : 16;
 #pragma GCC unroll 1
-    for (unsigned first = 0; first < 8; first += NUM_TOGETHER) {
-        words bytes[NUM_TOGETHER * 34 / 4];
-        transpose_bytes(rows + first * block_bytes, stride, NUM_TOGETHER * block_bytes, bytes);
-#pragma GCC unroll 4
-        for (unsigned j = 0; j < NUM_TOGETHER; j++) {
-            const unsigned start = block_bytes * j;
-            w->steps[first + j] = kind == MXFP4 ? mxfp4_step(words_and(word_at(bytes, start), 0xff)) : half_at(bytes, start);
-            if (type.has_offset) {
-                w->offsets[first + j] = half_at(bytes, start + 2);
-            }
+    for (unsigned j = 0; j < 8; j++) {
+        const uint8_t *block = rows + block_bytes * j, *codes = block + block_bytes - code_bytes;
+        words bytes[8], before[4] = {words_splat(0)};
+        if (kind == FIVE_BITS) {
+            words_transpose(codes - 4, stride, before);
+        }
+        transpose_bytes(codes, stride, code_bytes, bytes);
 #pragma GCC unroll 8
-            for (unsigned i = 0; i < 8; i++) {
-                w->codes[8 * (first + j) + i] = code_word(bytes, start + codes, i, kind, type);
-            }
+        for (unsigned i = 0; i < 8; i++) {
+            w->codes[8 * j + i] = code_word(bytes, before[0], i, kind, type);
+        }
+        w->steps[j] = kind == MXFP4 ? powers_of(block, stride) : halves_of(block, stride);
+        if (type.has_offset) {
+            w->offsets[j] = halves_of(block + 2, stride);
         }
     }
 }

@@ -86,7 +86,6 @@ static inline words words_pair_dot(words sum, words pairs, const int16_t x[2])
 }
 
 static inline lanes words_to_lanes(words a) { return (lanes){_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
-static inline lanes words_as_lanes(words a) { return (lanes){_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
 
 static inline __m256 low_halves(__m256i a)
 {

@@ -64,7 +64,6 @@ static inline words words_pair_dot(words sum, words pairs, const int16_t x[2])
 }
 
 static inline lanes words_to_lanes(words a) { return _mm512_cvtepi32_ps(a); }
-static inline lanes words_as_lanes(words a) { return _mm512_castsi512_ps(a); }
 static inline lanes words_f16_low(words a) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a)); }
 static inline lanes words_f16_high(words a) { return words_f16_low(_mm512_srli_epi32(a, 16)); }
 

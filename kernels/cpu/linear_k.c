@@ -134,6 +134,14 @@ ALWAYS_INLINE void unpack_q2_k(const uint8_t *rows, uint64_t stride, tile *w,
     w->offsets[0] = lanes_neg(words_f16_high(q[20]));
 }
 
+/* The word at a byte offset of words that were transposed from consecutive bytes. */
+ALWAYS_INLINE words word_at(const words *transposed, const unsigned offset)
+{
+    const unsigned shift = 8 * (offset % 4);
+    words low = transposed[offset / 4];
+    return shift == 0 ? low : words_or(words_shr(low, shift), words_shl(transposed[offset / 4 + 1], 32 - shift));
+}
+
 /* Sixteen 6-bit scales minus 32: twelve bytes a, b (low nibbles of scales 0-7, then of 8-15), c (high bits). */
 ALWAYS_INLINE void unpack_q3_scales(tile *w, words a, words b, words c)
 {

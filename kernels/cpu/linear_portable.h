@@ -78,7 +78,6 @@ OPERATION words words_pair_dot(words sum, words pairs, const int16_t x[2])
 }
 
 OPERATION lanes words_to_lanes(words a) { EACH_LANE((float)(int32_t)a.at[r]); }
-OPERATION lanes words_as_lanes(words a) { EACH_LANE(float_from_bits(a.at[r])); }
 OPERATION lanes words_f16_low(words a) { EACH_LANE(f16_to_f32((uint16_t)a.at[r])); }
 OPERATION lanes words_f16_high(words a) { EACH_LANE(f16_to_f32((uint16_t)(a.at[r] >> 16))); }
 
