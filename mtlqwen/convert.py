@@ -200,13 +200,13 @@ def _check_file_type(file_type: str) -> None:
 def _is_drafter(checkpoint: Checkpoint) -> bool:
     """Whether the directory is a drafter; ModelError if it is neither that nor a target."""
     kind = checkpoint.config.get("model_type")
-    architectures = checkpoint.config.get("architectures") or []
-    if "DFlashDraftModel" in architectures:
+    architectures = str(checkpoint.config.get("architectures"))
+    if "'DFlashDraftModel'" in architectures:
         return True
     if kind in _TARGETS:
         return False
     raise ModelError(
-        f"{checkpoint.directory} is a {kind!r} model ({', '.join(map(str, architectures))});"
+        f"{checkpoint.directory} is a {kind!r} model, architectures {architectures};"
         f" MTLQwen converts dense Qwen 3.5 models ({' or '.join(_TARGETS)}) and DFlash drafters"
         " of version 1 (DFlashDraftModel)"
     )

@@ -24,6 +24,8 @@ def drafter_metadata(checkpoint: Checkpoint) -> dict[str, Any]:
     """
     hf = HFConfig(checkpoint)
     nested = hf.get("dflash_config", {})
+    if not isinstance(nested, dict):
+        raise hf.error("dflash_config", nested, "an object")
     block_size = nested.get("block_size", hf.get("block_size"))
     mask = nested.get("mask_token_id", hf.get("mask_token_id"))
     taps = nested.get("target_layer_ids", hf.get("target_layer_ids"))
@@ -31,7 +33,8 @@ def drafter_metadata(checkpoint: Checkpoint) -> dict[str, Any]:
         raise hf.error("block_size", block_size, "a whole number from 2")
     if not isinstance(mask, int) or mask < 0:
         raise hf.error("mask_token_id", mask, "a token id")
-    if not isinstance(taps, list) or not taps or taps != sorted({int(tap) for tap in taps}):
+    are_indices = isinstance(taps, list) and all(isinstance(tap, int) for tap in taps)
+    if not are_indices or not taps or taps != sorted(set(taps)):
         raise hf.error("target_layer_ids", taps, "ascending block indices of the target")
     num_layers, head_dim = hf.integer("num_hidden_layers"), hf.integer("head_dim")
     sliding = _sliding_layers(hf, num_layers)

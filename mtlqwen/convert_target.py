@@ -88,6 +88,9 @@ class HFConfig:
             raise self.error("rope_parameters", nested, "an object")
         top = {key: self.get(key) for key in ("rope_theta", "partial_rotary_factor")}
         rope = {key: value for key, value in top.items() if value is not None} | nested
+        for key in top.keys() & rope.keys():
+            if isinstance(rope[key], bool) or not isinstance(rope[key], int | float):
+                raise self.error(key, rope[key], "a number")
         kind = rope.get("rope_type", rope.get("type", "default"))
         if kind not in ("default", "mrope"):
             raise self.error("rope_type", kind, "'default': scaled RoPE (YaRN...) is not supported")
@@ -99,7 +102,10 @@ class HFConfig:
 
 def target_metadata(checkpoint: Checkpoint, config: ModelConfig) -> dict[str, Any]:
     """The `qwen35.*` keys."""
-    sections = HFConfig(checkpoint).rope.get("mrope_section", [11, 11, 10])
+    hf = HFConfig(checkpoint)
+    sections = hf.rope.get("mrope_section", [11, 11, 10])
+    if not isinstance(sections, list) or [type(size) for size in sections] != [int] * 3:
+        raise hf.error("mrope_section", sections, "three whole numbers")
     return config_metadata(config, sections)
 
 
