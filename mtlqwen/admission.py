@@ -54,6 +54,18 @@ class Admission:
             return Admitted(sequence, entry, shared)
         return None
 
+    def checkpoints(self, admitted: Admitted) -> set[int]:
+        """Where a sequence that has just been given its slot publishes."""
+        sequence, prefix = admitted.sequence, self.memory.prefix
+        if not prefix.is_enabled:
+            return set()
+        wanted: set[int] = sequence.request.checkpoints
+        # Where this prompt leaves a known one, a third will probably do so too.
+        divergence = min(admitted.shared, sequence.num_tokens - 1)
+        if divergence - sequence.kv_valid >= MIN_GAIN:
+            wanted.add(divergence)
+        return _worthwhile(wanted, sequence.kv_valid) | prefix.grid(sequence.num_tokens)
+
     def _is_held(self, sequence: Sequence) -> bool:
         if sequence.request.waits_for is None:
             return False
@@ -80,3 +92,14 @@ class Admission:
         other.request.checkpoints.add(position)
         sequence.request.waits_for = other, position
         return True
+
+
+def _worthwhile(checkpoints: set[int], restored: int) -> set[int]:
+    """Each checkpoint cuts a pass: not those that save next to nothing beyond the one before. The
+    last stays."""
+    kept, previous = set(), restored
+    for position in sorted(checkpoints):
+        if position - previous >= MIN_GAIN or position == max(checkpoints):
+            kept.add(position)
+            previous = position
+    return kept

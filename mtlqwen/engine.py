@@ -218,17 +218,12 @@ class Engine:
 
     def _start(self, admitted: Admitted) -> None:
         """Gives a request a slot, restored from its prefix entry, and sets its checkpoints."""
-        sequence, prefix = admitted.sequence, self.memory.prefix
+        sequence = admitted.sequence
         request: Request = sequence.request
         self.memory.start(sequence, heapq.heappop(self._free_slots), admitted.entry)
         insort(self.live, sequence, key=lambda live: live.number)
         request.num_published = restored = sequence.kv_valid
-        if prefix.is_enabled:
-            # Where this prompt leaves a known one, a third will probably do so too.
-            divergence = min(admitted.shared, sequence.num_tokens - 1)
-            if divergence - restored >= MIN_GAIN:
-                request.checkpoints.add(divergence)
-            sequence.set_checkpoints(request.checkpoints | prefix.grid(sequence.num_tokens))
+        sequence.set_checkpoints(self.admission.checkpoints(admitted))
         if request.cached_tokens is None:
             request.cached_tokens = restored
             self._stats.prompt_tokens += sequence.num_tokens

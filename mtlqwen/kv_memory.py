@@ -147,11 +147,15 @@ class KVMemory:
         if self.store is None:
             return False
         for entry in self.prefix.entries:
-            if entry.durable and entry.path is None and entry.state is not None:
-                parts = [entry.state, *self._tiles(entry.bundles)]
-                entry.path = self.store.save(entry.key, entry.tokens, parts)
-                entry.durable = entry.path is not None
-                return True
+            if not entry.durable or entry.path is not None or entry.state is None:
+                continue
+            if len(entry.bundles) * self.runner.bundle_bytes > self.store.max_bytes // 8:
+                entry.durable = False  # would keep the engine from its next request for too long
+                continue
+            parts = [entry.state, *self._tiles(entry.bundles)]
+            entry.path = self.store.save(entry.key, entry.tokens, parts)
+            entry.durable = entry.path is not None
+            return True
         return False
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import struct
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -17,6 +18,8 @@ import numpy.typing as npt
 MAGIC = b"MTLQPFX\0"
 VERSION = 1
 SUFFIX = ".prefix"
+PARTIAL = ".partial"  # being written
+TORSO_S = 3600  # after which its writer has died
 DEFAULT_MAX_BYTES = 8 << 30
 # magic, version, number of tokens, number of payload bytes, identity, digest of tokens, of payload
 HEADER = struct.Struct("<8sIIQ32s32s32s")
@@ -119,7 +122,7 @@ class PrefixStore:
             return None
 
     def _write(self, path: Path, parts: Sequence[bytes | memoryview]) -> None:
-        handle, name = tempfile.mkstemp(dir=self.directory, suffix=".partial")
+        handle, name = tempfile.mkstemp(dir=self.directory, suffix=PARTIAL)
         try:
             with os.fdopen(handle, "wb") as file:
                 for part in parts:
@@ -131,7 +134,10 @@ class PrefixStore:
             raise
 
     def _make_room(self, num_bytes: int) -> None:
-        """Deletes the files that were not used for longest, of any model."""
+        """Deletes the files that were not used for longest, of any model, and old torsos."""
+        for path in self._files(f"*{PARTIAL}"):
+            if time.time() - path.stat().st_mtime > TORSO_S:
+                path.unlink(missing_ok=True)
         files = [(path, path.stat().st_size) for path in self._files(f"*-*{SUFFIX}")]
         excess = sum(size for _, size in files) + num_bytes - self.max_bytes
         for path, size in files:

@@ -33,6 +33,13 @@ def test_checkpoints_of_the_caller_are_restart_points_however_short(length):
     assert harness.run([*ids[: length + 1], 3, 4]).cached_tokens == length
 
 
+def test_checkpoints_that_save_next_to_nothing_cut_no_pass_but_the_last_does():
+    harness = Harness({"pass_tokens": 128})
+    harness.run(random_ids(1, 100), 1, checkpoints=[5, 30, 40, 60, 95, 97])
+    lengths = [e.num_tokens for e in harness.engine.memory.prefix.entries]
+    assert lengths == [30, 60, 64, 95, 97]
+
+
 def test_a_checkpoint_at_the_end_of_the_prompt_serves_longer_ones_alone():
     harness = Harness()
     ids = random_ids(1, 30)

@@ -1,6 +1,7 @@
 """PrefixStore: what a directory gives back is what was saved, or nothing."""
 
 import logging
+import os
 
 import numpy as np
 import pytest
@@ -89,6 +90,15 @@ def test_a_disk_that_refuses_leaves_nothing_behind(tmp_path, caplog, monkeypatch
     assert list(tmp_path.iterdir()) == [] and "No space left" in caplog.text
 
 
+def test_what_a_dead_writer_left_is_removed_after_a_while(tmp_path):
+    old, new = tmp_path / "a.partial", tmp_path / "b.partial"
+    old.write_bytes(b"x")
+    new.write_bytes(b"x")
+    os.utime(old, (1, 1))
+    store(tmp_path).save(b"key", TOKENS, PARTS)
+    assert not old.exists() and new.exists()
+
+
 def test_other_files_in_the_directory_are_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     store(tmp_path, max_bytes=ENTRY_BYTES).save(b"key", TOKENS, PARTS)
@@ -133,6 +143,15 @@ def test_an_entry_of_another_layout_is_not_used(tmp_path):
     second = Harness({"num_tiles": 4}, prefix_cache_dir=tmp_path)
     assert second.run(ids).cached_tokens == 0
     second.close()
+
+
+def test_entries_that_would_hold_the_engine_up_are_not_written(tmp_path):
+    harness = Harness(prefix_cache_dir=tmp_path)
+    memory = harness.engine.memory
+    memory.store.max_bytes = 8 * 3 * harness.runner.bundle_bytes
+    harness.run(random_ids(1, 60), 1, checkpoints=[20, 40])
+    harness.close()
+    assert sorted(len(tokens) for _, tokens in memory.store.index()) == [20, 40]
 
 
 def test_evicted_entries_come_back_from_the_directory(tmp_path, caplog):

@@ -1,0 +1,88 @@
+"""The engine over the demo model on the CPU device: bit-equal to lone cold runs in every situation."""
+
+import numpy as np
+import pytest
+
+from mtlqwen.engine import Engine
+from mtlqwen.load import close_engine, demo_model_path, open_engine
+from mtlqwen.sampling import SamplingParams
+
+LENGTHS = (1, 3, 17, 127, 128, 129, 200, 256, 300, 40)
+MAX_TOKENS = 10
+
+
+def prompts(num_tokens):
+    """Of two families with common beginnings."""
+    rng = np.random.default_rng(3)
+    families = rng.integers(0, num_tokens, (2, 300))
+    return [
+        [*families[i % 2][: length * 2 // 3].tolist(), *rng.integers(0, num_tokens, length).tolist()]
+        for i, length in enumerate(LENGTHS)
+    ]
+
+
+def submit(engine, ids, **params):
+    outputs = []
+    engine.submit(
+        ids, SamplingParams(**{"max_tokens": MAX_TOKENS, **params}), on_output=outputs.append
+    )
+    return outputs
+
+
+def drain(engine):
+    while engine.step():
+        pass
+
+
+def tokens(outputs):
+    assert outputs[-1].finish_reason == "length"
+    return [token for output in outputs for token in output.tokens]
+
+
+@pytest.fixture(scope="module")
+def work():
+    """Prompts with the tokens that each gives alone, cold, on one thread."""
+    engine = open_engine(demo_model_path(), ctx=1024, threads=1, prefix_memory=0)
+    answers = []
+    ids = prompts(engine.runner.config.num_tokens)
+    for prompt in ids:
+        outputs = submit(engine, prompt)
+        drain(engine)
+        answers.append(tokens(outputs))
+    close_engine(engine)
+    return list(zip(ids, answers, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("slots", "threads", "pass_tokens", "bundles", "cached"),
+    [
+        (8, 2, 128, 64, True),  # prefix hits, partial bundles, held requests
+        (3, 3, 37, 7, False),  # preemption
+        (8, 2, 16, 9, True),  # evictions and preemption
+    ],
+)
+def test_tokens_equal_those_of_lone_cold_runs(work, slots, threads, pass_tokens, bundles, cached):
+    engine = open_engine(
+        demo_model_path(),
+        ctx=1024,
+        threads=threads,
+        max_slots=slots,
+        pass_tokens=pass_tokens,
+        kv_memory=None,
+        prefix_memory=(8 << 20) if cached else 0,
+    )
+    runner = engine.runner
+    engine = Engine(
+        runner,
+        kv_memory_bytes=bundles * runner.bundle_bytes,
+        prefix_memory_bytes=8 * runner.state_bytes if cached else 0,
+    )
+    for order in (work, work[::-1]):
+        running = [(submit(engine, ids), answer) for ids, answer in order]
+        drain(engine)
+        for outputs, answer in running:
+            assert tokens(outputs) == answer
+    stats = engine.stats
+    assert (stats.cached_tokens > 0) == cached
+    assert (stats.preemptions > 0) == (bundles < 16)
+    close_engine(engine)
