@@ -21,7 +21,7 @@ def prompts():
 
 
 def load(path):
-    return llama_cpp.Llama(str(path), n_ctx=1024, n_threads=2, logits_all=True, verbose=False)
+    return llama_cpp.Llama(str(path), n_ctx=1024, n_threads=1, logits_all=True, verbose=False)
 
 
 def test_greedy_tokens_of_an_f32_file_are_the_reference_up_to_its_first_unclear_step(
