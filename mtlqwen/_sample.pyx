@@ -266,21 +266,21 @@ cdef class Sampler:
         return logit + adjustment.bias
 
     cdef int gather(self, const float* logits, float threshold, Py_ssize_t limit) except -1 nogil:
-        """Candidates, of weight 1: the tokens above `threshold`; of them the `limit` best, if set."""
+        """Candidates, of weight 1: the tokens above `threshold`, the `limit` best if set."""
         cdef float patched[BLOCK]
         cdef const float* row
         cdef Candidates* c = &self.candidates
         cdef Py_ssize_t n, i, base, cursor = 0
         cdef Py_ssize_t room = max(4 * limit, 256)
-        cdef int32_t hit
+        cdef int32_t is_below
         c.count = 0
         for n in range(self.num_blocks):
             base = n * BLOCK
             row = self.block(logits, base, &cursor, patched)
-            hit = 0
-            for i in range(BLOCK):  # "not below" so that nan is a hit
-                hit |= not (row[i] <= threshold)
-            if not hit:
+            is_below = 1
+            for i in range(BLOCK):  # nan is not
+                is_below &= row[i] <= threshold
+            if is_below:
                 continue
             reserve(c, c.count + BLOCK)
             for i in range(BLOCK):
