@@ -105,10 +105,10 @@ def in_pieces(heads, kernel, pieces):
     return np.concatenate(outputs), states[bank, 1]
 
 
-@pytest.mark.parametrize("pieces", [[1] * 70, [69, 1], [16, 32, 22], [3, 67]])
+@pytest.mark.parametrize("pieces", [[1] * 20, [19, 1], [16, 4], [3, 17]])
 def test_a_prompt_in_pieces_gives_the_same_bits(rng, pieces):
-    heads = Heads(rng, 1, 2, 70)
-    whole, whole_state = in_pieces(heads, "delta", [70])
+    heads = Heads(rng, 1, 2, 20)
+    whole, whole_state = in_pieces(heads, "delta", [20])
     o, state = in_pieces(heads, "delta", pieces)
     np.testing.assert_array_equal(o, whole)
     np.testing.assert_array_equal(state, whole_state)
@@ -128,6 +128,25 @@ def test_a_sequence_does_not_depend_on_its_company(rng):
     alone, state = heads.run("delta", Batch([37], [0], [1], [0]), rows=slice(20, 57))
     np.testing.assert_array_equal(together[20:57], alone)
     np.testing.assert_array_equal(states[0, 0], state[1, 1])
+
+
+def test_gates_are_accurate_over_their_range(rng):
+    """With S = 1, k = 0, and with S = 0, k = (1, 0), v = 1, the new state is exp(g) and beta."""
+    heads = Heads(rng, 1, 512, 2, dk=2, dv=32)
+    heads.states[0, 0], heads.states[0, 1] = 1, 0
+    heads.y[:] = 1
+    heads.y[0, 2:4], heads.y[1, 2:4] = 0, (1, 0)
+    heads.a[:] = np.linspace(-30, 30, 512)
+    heads.b[:] = np.linspace(-80, 40, 512)
+    _, states = heads.run("delta", Batch([1, 1], [1, 1], [0, 1], [0, 0]))
+    g = heads.ssm_a * np.logaddexp(0, (heads.a[0] + heads.dt_bias).astype(np.float64))
+    decay, beta = states[1, 0, :, 0, 0], states[1, 1, :, 0, 0]
+    seen = g > -80  # below, exp(g) goes to 0
+    np.testing.assert_array_less(
+        np.abs(decay / np.exp(g) - 1)[seen], (5e-7 + 3e-7 * np.abs(g))[seen]
+    )
+    np.testing.assert_allclose(decay[~seen], 0, atol=1e-34)
+    np.testing.assert_allclose(beta, 1 / (1 + np.exp(-heads.b[0].astype(np.float64))), rtol=3e-7)
 
 
 def test_a_decay_to_nothing_forgets_the_state(rng):
