@@ -20,8 +20,10 @@ debug-test: build
 	LD_PRELOAD=$$($(CC) -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
 		PYTHONPATH=build/debug/lib $(BIN)/pytest -q -m "not slow" $(DEBUG_TESTS)
 
+# The library under qemu, and every kernel's bits there against those on this machine.
 test-arm64: .venv/installed
 	tests/cross/run_arm64.sh $(BIN)/python
+	tests/cross/kernel_bits.sh $(BIN)/python
 
 lint: .venv/linters
 	$(BIN)/ruff check .
