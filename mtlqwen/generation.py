@@ -15,7 +15,7 @@ from .text import Delta, TextStream
 
 if TYPE_CHECKING:
     from .chat import Prompt
-    from .engine import Output
+    from .request import Output, TokenLogprobs
     from .sampling import SamplingParams
     from .tokenizer import Tokenizer
 
@@ -39,6 +39,7 @@ class Completion:
     cached_tokens: int  # of the prompt, restored from the prefix cache
     time_to_first_token_s: float
     decode_s: float  # from the first token to the last
+    logprobs: list[TokenLogprobs] | None  # one per token, if the params ask for them
 
     @property
     def generated_tokens(self) -> int:
@@ -70,6 +71,8 @@ class Generation:
         self.token_ids: list[int] = []
         self.cached_tokens = 0
         self.prompt_tokens = len(prompt.ids)
+        self._logprobs: list[TokenLogprobs] = []
+        self._wants_logprobs = params.logprobs is not None
         self._text = TextStream(
             tokenizer,
             stop=params.stop,
@@ -95,8 +98,10 @@ class Generation:
             if not self.token_ids:
                 self._first_s = at_s
         deltas: list[Delta] = []
-        for token in output.tokens:
+        for at, token in enumerate(output.tokens):
             self.token_ids.append(token)
+            if output.logprobs is not None:
+                self._logprobs.append(output.logprobs[at])
             deltas += self._text.push([token])
             if self._text.stopped is not None:
                 break
@@ -121,6 +126,7 @@ class Generation:
             cached_tokens=self.cached_tokens,
             time_to_first_token_s=self._first_s - self._start_s,
             decode_s=self._last_s - self._first_s,
+            logprobs=self._logprobs if self._wants_logprobs else None,
         )
 
 

@@ -127,29 +127,42 @@ class LLM:
     ) -> Prompt:
         """The token ids of `prompt`, with what the engine and the reader need to know about them.
 
-        Raises RequestError for a prompt without tokens, one the template refuses, or unknown ids.
+        Raises RequestError for a prompt without tokens, one the template refuses, unknown ids, or
+        keywords that would have no effect.
         """
+        is_text = isinstance(prompt, str)
+        is_chat = (
+            not isinstance(prompt, Prompt) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+        )
+        if is_chat or (is_text and not raw):
+            if raw:
+                raise RequestError("messages need the chat template: not with raw", param="raw")
+            messages = [{"role": "user", "content": prompt}] if is_text else prompt
+            return self._rendered(
+                cast(Sequence[Message], messages), thinking, template_kwargs or {}
+            )
+        if thinking is not None or template_kwargs:
+            raise RequestError("only a chat can turn thinking on or off, or set template variables")
         if isinstance(prompt, Prompt):
             return prompt
-        if isinstance(prompt, str) and raw:
-            return self._raw_prompt(self.tokenizer.encode(prompt, control=True), prompt)
-        if isinstance(prompt, str):
-            messages: Sequence[Message] = [{"role": "user", "content": prompt}]
-        elif len(prompt) > 0 and isinstance(prompt[0], Mapping):
-            messages = cast(Sequence[Message], prompt)
-        else:
-            return self._raw_prompt(cast(Sequence[int], prompt), "")
+        text = cast(str, prompt) if is_text else ""
+        ids = self.tokenizer.encode(text, control=True) if is_text else cast(Sequence[int], prompt)
+        checked = checked_prompt(ids, (), self.tokenizer.num_tokens).tolist()
+        return RawPrompt(ids=checked, checkpoints=[], starts_in_think=False, text=text)
+
+    def _rendered(
+        self,
+        messages: Sequence[Message],
+        thinking: bool | None,
+        template_kwargs: Mapping[str, Any],
+    ) -> Prompt:
         for name in ("thinking", "tools"):
-            if template_kwargs and name in template_kwargs:
+            if name in template_kwargs:
                 raise RequestError(
                     f"{name!r} cannot be set as a variable of the chat template",
                     param="chat_template_kwargs",
                 )
-        return self.template.render(messages, thinking=thinking, **(template_kwargs or {}))
-
-    def _raw_prompt(self, ids: Sequence[int], text: str) -> RawPrompt:
-        checked = checked_prompt(ids, (), self.tokenizer.num_tokens).tolist()
-        return RawPrompt(ids=checked, checkpoints=[], starts_in_think=False, text=text)
+        return self.template.render(messages, thinking=thinking, **template_kwargs)
 
     # ---- blocking ------------------------------------------------------------------------------
 
@@ -171,7 +184,7 @@ class LLM:
     ) -> Completion | list[Completion]:
         """Answers one prompt, or a list of prompts together; blocks until all are done.
 
-        Raises RequestError, before anything runs, for a prompt that cannot be served.
+        Raises RequestError for a prompt that cannot be served; then none of them is answered.
         """
         many = _as_many(prompts)
         if many is None:

@@ -66,6 +66,30 @@ def test_the_figures_are_there(llm):
     assert done.generate_tokens_per_second > 0
 
 
+@pytest.mark.parametrize(
+    ("prompt", "keywords"),
+    [
+        ([1, 2], {"thinking": False}),
+        ("x", {"raw": True, "thinking": True}),
+        ("x", {"raw": True, "template_kwargs": {"enable_thinking": False}}),
+        (user("x"), {"raw": True}),
+        ("x", {"template_kwargs": {"tools": []}}),
+    ],
+)
+def test_a_keyword_without_effect_is_refused(llm, prompt, keywords):
+    with pytest.raises(RequestError):
+        llm.generate(prompt, GREEDY, **keywords)
+
+
+def test_logprobs_come_with_every_token(llm):
+    done = llm.generate(QUESTION, SamplingParams(max_tokens=5, logprobs=3))
+    assert len(done.logprobs) == done.generated_tokens
+    for token, (logprob, most_likely) in zip(done.token_ids, done.logprobs, strict=True):
+        assert len(most_likely) == 3
+        assert most_likely[0] == (token, logprob)
+    assert llm.generate(QUESTION, GREEDY).logprobs is None
+
+
 def test_closing_or_dropping_a_stream_frees_its_slot(llm):
     with llm.stream(QUESTION, ENDLESS) as stream:
         next(stream)
