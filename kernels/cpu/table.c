@@ -3,7 +3,7 @@
 
 #include "isa.h"
 
-/* KERNEL(name, argument struct, bindings); one line each, and a line per weight type. */
+/* KERNEL(name, argument struct, number of bindings). */
 #define WEIGHT_TYPES(KERNEL, kernel, args, num_bindings) \
     KERNEL(kernel##_f32, args, num_bindings)             \
     KERNEL(kernel##_f16, args, num_bindings)             \
@@ -37,8 +37,7 @@
     KERNEL(gated_norm, mtlq_gated_norm_args, 5)           \
     KERNEL(argmax, mtlq_argmax_args, 3)
 
-#define DECLARE(kernel, args, num_bindings) \
-    __attribute__((weak)) void MTLQ_NAME(kernel)(const mtlq_call *call);
+#define DECLARE(kernel, args, num_bindings) void MTLQ_NAME(kernel)(const mtlq_call *call);
 #define RECORD(kernel, args, num_bindings) {#kernel, num_bindings, sizeof(args), MTLQ_NAME(kernel)},
 
 KERNELS(DECLARE)

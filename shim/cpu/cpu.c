@@ -108,7 +108,7 @@ static int32_t cpu_pipeline_create(mtlq_pipeline *pipeline, const char *name,
         return mtlq_fail(MTLQ_E_UNSUPPORTED,
                          "pipeline_create: the kernels of the cpu device take no constants");
     for (const mtlq_kernel *kernel = cpu->isa->kernels; kernel->name; kernel++) {
-        if (strcmp(name, kernel->name) || !kernel->run)
+        if (strcmp(name, kernel->name))
             continue;
         pipeline->kernel = kernel;
         pipeline->num_bindings = kernel->num_bindings;
