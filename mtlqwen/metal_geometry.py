@@ -20,6 +20,7 @@ APPLE7, APPLE8, APPLE9, APPLE10 = 1007, 1008, 1009, 1010
 
 TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k", "iq4_xs")
 K_TYPES = frozenset({"q4_k", "q5_k", "q6_k", "iq4_xs"})  # in blocks of 256
+LINEAR_VALUES = 256  # that the lanes of a SIMD group read of a row of W in one step
 HEAD_DIM = 256  # of attention
 KEY_DIM = 128  # of the delta rule
 BLOCK_TOKENS = 128
@@ -28,9 +29,9 @@ MAX_CONV_HEAD_DIM = 128
 # A vector kernel reads and decodes a weight once for up to four rows; from five on a matrix tile is
 # faster (its cost does not depend on the number of rows up to its height).
 MAX_VECTOR_ROWS = 4
-# Four rows of W a SIMD group instead of two: more bytes in flight, fewer SIMD groups. For the types
-# whose lane holds at most 16 weights, where enough SIMD groups remain.
-WIDE_TYPES = frozenset({"f32", "f16", "bf16", "q8_0", "q4_0"})
+# Four rows of W a SIMD group instead of two: x is read half as often, and more bytes are in flight.
+# M1 and M2 would lose occupancy with the types that keep 32 weights of a row in a lane.
+WIDE_TYPES = frozenset({"f32", "f16", "bf16", "q8_0", "q4_0", "iq4_xs"})
 FULL_SIMDGROUPS_PER_CORE = 24
 
 MAX_DECODE_ROWS = 4  # of a sequence: above, its attention is tiled instead of split over the cache
@@ -76,8 +77,9 @@ def embed(weight_type: str, dim: int, max_rows: int) -> Launch:
 
 
 def linear(gpu: Gpu, weight_type: str, in_dim: int, out_dim: int, max_rows: int) -> Launch:
-    """y[rows, out] (+)= x[rows, in] W^T."""
+    """y[rows, out] (+)= x[rows, in] W^T. `in` is a multiple of 256 in all models of the family."""
     _check_type(weight_type, in_dim)
+    _check_multiple("a matrix", in_dim, LINEAR_VALUES)
     if max_rows <= MAX_VECTOR_ROWS:
         return _linear_vector(gpu, weight_type, out_dim, max_rows)
     largest = (
@@ -93,7 +95,7 @@ def _linear_vector(gpu: Gpu, weight_type: str, out_dim: int, max_rows: int) -> L
     rows, suffix = 2, f"mv{max_rows}"
     if (
         max_rows == 1
-        and weight_type in WIDE_TYPES
+        and (weight_type in WIDE_TYPES or gpu.family >= APPLE9)
         and out_dim >= 4 * FULL_SIMDGROUPS_PER_CORE * gpu.num_cores
     ):
         rows, suffix = 4, "mv1_wide"

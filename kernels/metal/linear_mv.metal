@@ -7,12 +7,9 @@
  * how many are computed. Grid: out_dim / (ROWS * SIMD groups), rows / TOKENS. Loads past the
  * last row are clamped, not skipped, so that no branch parts them. */
 
-/* Eight products, two sums. */
-inline float dot8(thread const float4 *w, float4 low, float4 high)
+inline float dot4(float4 a, float4 b)
 {
-    const float a = fma(w[0].w, low.w, fma(w[0].z, low.z, fma(w[0].y, low.y, w[0].x * low.x)));
-    const float b = fma(w[1].w, high.w, fma(w[1].z, high.z, fma(w[1].y, high.y, w[1].x * high.x)));
-    return a + b;
+    return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, a.x * b.x)));
 }
 
 template <typename Unit, int TOKENS, int ROWS>
@@ -66,15 +63,16 @@ kernel void linear_mv(device const uint *header [[buffer(0)]],
                 units[r].decode(part, table, values[r]);
             UNROLL
             for (int t = 0; t < TOKENS; ++t) {
-                device const float4 *source =
-                    (device const float4 *)(tokens[t] + Unit::position(unit, part));
-                const float4 low = source[0], high = source[1];
+                device const float *source = tokens[t] + Unit::position(unit, part);
+                const float4 low = *(device const float4 *)source;
+                const float4 high = *(device const float4 *)(source + Unit::HIGH);
                 const float total = ((low.x + low.y) + (low.z + low.w)) +
                                     ((high.x + high.y) + (high.z + high.w));
                 UNROLL
                 for (int r = 0; r < ROWS; ++r) {
-                    const float product = dot8(values[r], low, high);
-                    sum[r][t] = fma(units[r].scale(part), product, sum[r][t]);
+                    const float2 scale = units[r].scale(part);
+                    sum[r][t] = fma(scale.x, dot4(values[r][0], low), sum[r][t]);
+                    sum[r][t] = fma(scale.y, dot4(values[r][1], high), sum[r][t]);
                     if (Unit::HAS_MINIMUM)
                         sum[r][t] = fma(-units[r].minimum(part), total, sum[r][t]);
                 }
@@ -94,16 +92,10 @@ kernel void linear_mv(device const uint *header [[buffer(0)]],
     }
 }
 
-#define INSTANCE(type, Format)                                        \
-    INSTANTIATE("linear_" #type "_mv1", linear_mv<unit_##type, 1, 2>) \
-    INSTANTIATE("linear_" #type "_mv2", linear_mv<unit_##type, 2, 2>) \
-    INSTANTIATE("linear_" #type "_mv3", linear_mv<unit_##type, 3, 2>) \
+#define INSTANCE(type, Format)                                             \
+    INSTANTIATE("linear_" #type "_mv1", linear_mv<unit_##type, 1, 2>)      \
+    INSTANTIATE("linear_" #type "_mv1_wide", linear_mv<unit_##type, 1, 4>) \
+    INSTANTIATE("linear_" #type "_mv2", linear_mv<unit_##type, 2, 2>)      \
+    INSTANTIATE("linear_" #type "_mv3", linear_mv<unit_##type, 3, 2>)      \
     INSTANTIATE("linear_" #type "_mv4", linear_mv<unit_##type, 4, 2>)
 FOR_EACH_FORMAT(INSTANCE)
-
-/* Types whose units are small enough for four rows in registers. */
-INSTANTIATE("linear_f32_mv1_wide", linear_mv<unit_f32, 1, 4>)
-INSTANTIATE("linear_f16_mv1_wide", linear_mv<unit_f16, 1, 4>)
-INSTANTIATE("linear_bf16_mv1_wide", linear_mv<unit_bf16, 1, 4>)
-INSTANTIATE("linear_q8_0_mv1_wide", linear_mv<unit_q8_0, 1, 4>)
-INSTANTIATE("linear_q4_0_mv1_wide", linear_mv<unit_q4_0, 1, 4>)

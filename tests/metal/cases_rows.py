@@ -156,24 +156,24 @@ def argmax_cases() -> list[Case]:
 
 def all_cases() -> list[Case]:
     apple9 = geometry.Gpu(geometry.APPLE9, 10)
-    small = geometry.Gpu(num_cores=1)  # few cores: the wide variant pays early
+    small = geometry.Gpu(geometry.APPLE9, num_cores=1)  # the wide variants pay early
     cases = []
     for weight_type in geometry.TYPES:
-        dim = 512 if weight_type in geometry.K_TYPES else 96
-        cases += [embed_case(weight_type, dim, 3)]
+        dim = 256
+        cases += [embed_case(weight_type, 256 if weight_type in geometry.K_TYPES else 96, 3)]
         cases += [linear_case(weight_type, dim, 37, rows) for rows in (1, 2, 3, 4, 7)]
-        cases += [linear_case(weight_type, 2 * dim, 130, 9, accumulate=True)]
+        cases += [linear_case(weight_type, 3 * dim, 130, 9, accumulate=True)]
         cases += [
             linear_case(weight_type, dim, 67, 33),
             linear_case(weight_type, dim, 64, 65, gpu=apple9),
         ]
-        cases += [linear_case(weight_type, 10 * dim, 5, 1, accumulate=True)]
+        cases += [linear_case(weight_type, 5 * dim, 5, 1, accumulate=True)]
         cases += [linear_case(weight_type, dim, 101, 1, gpu=small)]
     cases += [
         linear_case("q4_k", 256, 19, 2, max_rows=4),
-        linear_case("q8_0", 32, 19, 3, max_rows=32),
+        linear_case("q8_0", 256, 19, 3, max_rows=32),
     ]
-    cases += [linear_case("q4_0", 32, 1, 1), linear_case("q6_k", 256, 1, 5)]
+    cases += [linear_case("q4_0", 256, 1, 1), linear_case("q6_k", 256, 1, 5)]
     cases += [rmsnorm_case(256, 3), rmsnorm_case(4, 1), rmsnorm_case(2564, 2)]
     cases += [gather_case(256, 4), gather_case(516, 1), swiglu_case(512, 3), swiglu_case(2052, 1)]
     cases += [gated_norm_case(4, 128, 3), gated_norm_case(5, 132, 2)]

@@ -13,15 +13,14 @@ Batch = sequences.Batch
 
 def small_cases() -> dict[str, list[Case]]:
     linear = rows.linear_case
-    dims = {t: 512 if t in geometry.K_TYPES else 96 for t in geometry.TYPES}
     mixed = Batch([1, 6, 2], [130, 0, 125], [2, 0, 1], 256)
     return {
-        "embed": [rows.embed_case(t, dims[t], 2) for t in geometry.TYPES],
+        "embed": [rows.embed_case(t, 256, 2) for t in geometry.TYPES],
         "linear_mv": [
             linear("q6_k", 256, 3, 4, accumulate=True),
-            *(linear(t, dims[t], 5, 1) for t in geometry.TYPES),
+            *(linear(t, 256, 5, 1) for t in geometry.TYPES),
         ],
-        "linear_mm": [linear(t, dims[t], 65, 9) for t in geometry.TYPES],
+        "linear_mm": [linear(t, 256, 65, 9) for t in geometry.TYPES],
         "rmsnorm": [rows.rmsnorm_case(1028, 2)],
         "gather": [rows.gather_case(516, 2)],
         "swiglu": [rows.swiglu_case(1028, 2)],

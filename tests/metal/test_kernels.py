@@ -30,7 +30,7 @@ def test_kernel_gives_what_numpy_gives(emulator, case: Case, seed: int):
 @pytest.mark.parametrize("weight_type", geometry.TYPES)
 def test_row_of_a_product_does_not_depend_on_the_number_of_rows(emulator, weight_type: str):
     """One to four rows go through one order of summation, five and more through another."""
-    wide = geometry.Gpu(num_cores=1)
+    wide = geometry.Gpu(geometry.APPLE9, num_cores=1)
     for gpu, groups in ((wide, (1, 2, 3, 4)), (geometry.Gpu(geometry.APPLE9), (5, 9, 17, 33))):
         results = []
         for rows in groups:

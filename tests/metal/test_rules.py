@@ -76,7 +76,7 @@ def test_positions_of_a_kernel_have_one_length(path):
 
 
 def test_geometry_names_every_kernel_and_no_other(emulator):
-    gpus = [geometry.Gpu(), geometry.Gpu(geometry.APPLE9), geometry.Gpu(num_cores=1)]
+    gpus = [geometry.Gpu(), geometry.Gpu(geometry.APPLE9, 1)]
     launches = [
         *(
             geometry.linear(g, t, 512, 512, n)
@@ -105,6 +105,7 @@ def test_geometry_names_every_kernel_and_no_other(emulator):
     [
         lambda: geometry.linear(geometry.Gpu(), "q3_k", 256, 256, 1),
         lambda: geometry.linear(geometry.Gpu(), "q4_k", 128, 256, 1),
+        lambda: geometry.linear(geometry.Gpu(), "q8_0", 96, 256, 1),
         lambda: geometry.embed("q8_0", 48, 1),
         lambda: geometry.attention(geometry.Gpu(), 4, 1, 128, 1, 1),
         lambda: geometry.attention(geometry.Gpu(), 5, 2, 256, 1, 1),

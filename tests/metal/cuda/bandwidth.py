@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from mtlqwen.metal_geometry import ARGS_BUFFER, TYPES, WIDE_TYPES, Launch
+from mtlqwen.metal_geometry import ARGS_BUFFER, TYPES, Launch
 
 from ..blocks import random_rows
 from ..cases_rows import header, normal, rng_of
 
-TILE_ROWS = 4096  # of W: made once, repeated in the device's memory
+TILE_ROWS = 1024  # of W: made once, repeated in the device's memory
 ROTATED_BYTES = 600 << 20  # of weights in a replay, to keep them out of the cache
 COPY_BYTES = 4 << 30
 HEAD = (248320, 4096)
@@ -101,10 +101,9 @@ def variants(weight_type: str, out_dim: int) -> list[tuple[Launch, int]]:
         grid = (-(-out_dim // (rows_of_w * threads // 32)), 1, 1)
         return Launch("linear_mv", f"linear_{weight_type}_{suffix}", grid, threads)
 
-    result = [(launch("mv1", 2), 1), (launch("mv1", 2, 128), 1), (launch("mv4", 2), 4)]
-    if weight_type in WIDE_TYPES:
-        result += [(launch("mv1_wide", 4), 1), (launch("mv1_wide", 4, 128), 1)]
-    return result
+    narrow, wide = ("mv1", 2), ("mv1_wide", 4)
+    result = [(launch(*variant, threads), 1) for variant in (narrow, wide) for threads in (64, 128)]
+    return [*result, (launch("mv4", 2), 4)]
 
 
 def time_shape(library: Library, weight_type: str, out_dim: int, in_dim: int, copy: float) -> int:

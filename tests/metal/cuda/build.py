@@ -28,6 +28,8 @@ def library_name(library: str, kernel: str) -> str:
 def build_all(target: Path) -> None:
     """Every library, and the driver, in `target`. Raises CalledProcessError."""
     target.mkdir(parents=True, exist_ok=True)
+    launch = target / "launch.o"
+    _run([*NVCC, "-c", "-Xcompiler", "-fPIC", HERE / "launch.cu", "-o", launch])
     jobs = []
     for path in sorted(KERNELS.glob("*.metal")):
         source = preprocess(path, "g++")
@@ -38,7 +40,7 @@ def build_all(target: Path) -> None:
             text = translate(source, "metal_cuda.h", frozenset(kernels)).text
             (target / f"{name}.cu").write_text(text)
             jobs.append([*NVCC, f"-I{HERE}", "-shared", "-Xcompiler", "-fPIC"])
-            jobs[-1] += [target / f"{name}.cu", HERE / "launch.cu", "-o", target / f"{name}.so"]
+            jobs[-1] += [target / f"{name}.cu", launch, "-o", target / f"{name}.so"]
     driver = HERE.parent / "emulator" / "driver.cpp"
     jobs.append(["g++", "-std=c++20", "-O1", driver, "-ldl", "-o", target / "driver"])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
