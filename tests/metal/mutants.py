@@ -160,7 +160,7 @@ MUTANTS = [
         "chunk >= args.dim / 16",
         "chunk > args.dim / 16",
         "embed q4_k",
-        "asan",
+        "values",
     ),
     Mutant(
         "linear_mv does not clamp the last rows of W",
