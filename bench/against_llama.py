@@ -32,8 +32,8 @@ def main() -> None:
         latest = {name: runs[-1] for name, runs in rounds.items()}
         print(f"round {number + 1}: {bandwidth[-1]:.1f} GB/s", latest, file=sys.stderr)
     print(
-        f"{options.model.name}, {options.threads} threads, median of {options.repetitions} alternated"
-        f" runs; one thread reads {statistics.median(bandwidth):.1f} GB/s\n"
+        f"{options.model.name}, {options.threads} threads, median of {options.repetitions}"
+        f" alternated runs; one thread reads {statistics.median(bandwidth):.1f} GB/s\n"
     )
     print("| test | llama.cpp t/s | mtlqwen t/s | ratio | range of ratios |")
     print("|---|---|---|---|---|")
