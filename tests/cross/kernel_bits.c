@@ -3,6 +3,7 @@
  * fails if another gives different bits. Lines of two machines are compared by kernel_bits.sh.
  * A new kernel is a row of `cases`. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,14 +17,20 @@
 #define SLOTS        4u
 #define BLOCK        128u
 #define CONTEXT      (3 * BLOCK)
+#define RECORD_BYTES 384u /* of 256 activations */
 
-/* SMALL: heads shorter than 1, so that the delta rule contracts. PRIVATE: depends on who did what. */
-enum { I32, F32, SMALL, NEGATIVE, F16, OUT, PRIVATE };
+/* Further words of the batch header that count rows. */
+enum { SIX_ROWS = MTLQ_LOGIT_ROWS + 1, THIRTEEN_ROWS };
+
+/* SMALL: heads shorter than 1, so that the delta rule contracts. UNEVEN: every 32 values of a size of their own.
+ * WEIGHTS: count bytes of blocks. RECORDS: rows of count UNEVEN values, by quantize. PRIVATE: depends on who
+ * did what. */
+enum { I32, F32, SMALL, NEGATIVE, UNEVEN, F16, BF16, WEIGHTS, RECORDS, OUT, PRIVATE };
 
 typedef struct binding {
     int kind;
     uint32_t count;
-    const int32_t *words; /* of I32 */
+    const int32_t *words; /* of I32; what matrix_cases.h says of WEIGHTS and RECORDS */
 } binding;
 
 typedef struct kernel_case {
@@ -85,6 +92,8 @@ static const int32_t indices[] = {3, 0, 39, 3};
         }                                                                                                    \
     }
 
+#include "matrix_cases.h"
+
 static const kernel_case cases[] = {
     {"rmsnorm",
      "1000",
@@ -116,6 +125,7 @@ static const kernel_case cases[] = {
     DELTA("delta", 1, 2, 128, 128),
     DELTA("delta", 2, 2, 32, 64),
     DELTA("delta_chunk", 1, 2, 128, 128),
+    MATRIX_CASES,
 };
 
 static void fail(const char *what)
@@ -132,11 +142,30 @@ static uint32_t random_word(void)
     return (uint32_t)(random_state >> 32);
 }
 
+/* Random blocks. Their f16 fields stay below 2, exponents below 2^0. */
+static void fill_blocks(const int32_t *layout, uint8_t *bytes, uint32_t num_bytes)
+{
+    for (uint32_t i = 0; i < num_bytes; i++) {
+        bytes[i] = (uint8_t)(random_word() >> 24);
+    }
+    for (uint8_t *block = bytes; block < bytes + num_bytes; block += layout[0]) {
+        for (int32_t i = 0; i < layout[1]; i++) {
+            block[layout[2 + i] + 1] &= 0xbf;
+        }
+        block[0] &= layout[1] ? 0xff : 0x7f;
+    }
+}
+
 /* f32 in (-2, 2) or as the kind says; f16 of either sign from 2^-7 to 2. */
 static void fill(const binding *b, void *data)
 {
     float *f32 = data;
-    uint16_t *f16 = data;
+    uint16_t *u16 = data;
+    uint32_t bits;
+    if (b->kind == WEIGHTS) {
+        fill_blocks(b->words, data, b->count);
+        return;
+    }
     for (uint32_t i = 0; i < b->count; i++) {
         uint32_t word = random_word();
         float value = (float)((int32_t)(word >> 8) - 0x800000) * 0x1p-22f;
@@ -150,8 +179,15 @@ static void fill(const binding *b, void *data)
         case NEGATIVE:
             f32[i] = value * 0.5f - 1.0f;
             break;
+        case UNEVEN:
+            f32[i] = ldexpf(value, -(int)(i / 32 % 5));
+            break;
         case F16:
-            f16[i] = (uint16_t)((word >> 16 & 0x8000u) | (0x2000u + (word >> 8 & 0x1fffu)));
+            u16[i] = (uint16_t)((word >> 16 & 0x8000u) | (0x2000u + (word >> 8 & 0x1fffu)));
+            break;
+        case BF16:
+            memcpy(&bits, &value, sizeof bits);
+            u16[i] = (uint16_t)(bits >> 16);
             break;
         }
     }
@@ -165,56 +201,100 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, uint64_t num_bytes)
     return hash;
 }
 
-static uint64_t binding_bytes(const binding *b) { return b->count * (b->kind == F16 ? 2ull : 4ull); }
+static const mtlq_batch_header batch = {ROWS, SEQUENCES, 4, {6, 13}};
 
-/* Runs the case and returns a hash of everything it read and wrote. */
-static uint64_t run_case(mtlq_device *device, mtlq_library *library, const kernel_case *c)
+static uint64_t record_bytes(const binding *b)
 {
-    mtlq_buffer *buffers[MAX_BINDINGS + 1] = {0};
+    return (uint64_t)RECORD_BYTES * ((b->count + 255) / 256) * ((const uint32_t *)&batch)[b->words[0]];
+}
+
+static uint64_t binding_bytes(const binding *b)
+{
+    switch (b->kind) {
+    case F16:
+    case BF16:
+        return b->count * 2ull;
+    case WEIGHTS:
+        return b->count;
+    case RECORDS:
+        return record_bytes(b);
+    default:
+        return b->count * 4ull;
+    }
+}
+
+static void *create_buffer(mtlq_device *device, uint64_t num_bytes, mtlq_buffer **buffer)
+{
+    void *contents;
+    if (mtlq_buffer_create(device, num_bytes, buffer) || mtlq_buffer_contents(*buffer, &contents)) {
+        fail("buffer");
+    }
+    return contents;
+}
+
+static void launch(mtlq_device *device, mtlq_library *library, const char *kernel, const void *args,
+                   uint32_t args_bytes, mtlq_buffer *const *buffers, uint32_t count)
+{
     mtlq_binding bindings[MAX_BINDINGS + 1] = {{0}};
-    void *contents[MAX_BINDINGS + 1];
     mtlq_pipeline *pipeline;
     mtlq_encoder *encoder;
-    uint64_t ticket, hash = 14695981039346656037u;
-    uint32_t count = 1;
-
-    random_state = 2026;
-    if (mtlq_buffer_create(device, sizeof(mtlq_batch_header), &buffers[0]) ||
-        mtlq_buffer_contents(buffers[0], &contents[0])) {
-        fail("header");
-    }
-    *(mtlq_batch_header *)contents[0] = (mtlq_batch_header){ROWS, SEQUENCES, 4, {0}};
-    for (const binding *b = c->bindings; b < c->bindings + MAX_BINDINGS && b->count; b++, count++) {
-        if (mtlq_buffer_create(device, binding_bytes(b), &buffers[count]) ||
-            mtlq_buffer_contents(buffers[count], &contents[count])) {
-            fail("buffer");
-        }
-        if (b->kind == I32) {
-            memcpy(contents[count], b->words, binding_bytes(b));
-        }
-        fill(b, contents[count]);
-    }
+    uint64_t ticket;
     for (uint32_t i = 0; i < count; i++) {
         bindings[i].buffer = mtlq_buffer_id(buffers[i]);
     }
-    if (mtlq_pipeline_create(library, c->kernel, NULL, 0, &pipeline) ||
-        mtlq_encoder_create(device, &encoder)) {
-        fail(c->kernel);
+    if (mtlq_pipeline_create(library, kernel, NULL, 0, &pipeline) || mtlq_encoder_create(device, &encoder)) {
+        fail(kernel);
     }
     mtlq_dispatch dispatch = {.pipeline = mtlq_pipeline_id(pipeline),
                               .grid_buffer = MTLQ_NO_ID,
                               .num_bindings = count,
-                              .args_bytes = c->args_bytes};
-    if (mtlq_encoder_dispatch(encoder, &dispatch, bindings, c->args) ||
-        mtlq_encoder_commit(encoder, &ticket) || mtlq_wait(device, ticket, MTLQ_FOREVER)) {
-        fail(c->kernel);
+                              .args_bytes = args_bytes};
+    if (mtlq_encoder_dispatch(encoder, &dispatch, bindings, args) || mtlq_encoder_commit(encoder, &ticket) ||
+        mtlq_wait(device, ticket, MTLQ_FOREVER)) {
+        fail(kernel);
     }
+    mtlq_encoder_free(encoder);
+    mtlq_pipeline_free(pipeline);
+}
+
+/* Random rows through quantize. */
+static void fill_records(mtlq_device *device, mtlq_library *library, const binding *b, mtlq_buffer *header,
+                         mtlq_buffer *records)
+{
+    uint32_t row_word = (uint32_t)b->words[0];
+    binding rows = {UNEVEN, b->count * ((const uint32_t *)&batch)[row_word], NULL};
+    mtlq_buffer *x;
+    fill(&rows, create_buffer(device, binding_bytes(&rows), &x));
+    mtlq_quantize_args args = {b->count, row_word};
+    launch(device, library, "quantize", &args, sizeof args, (mtlq_buffer *[]){header, x, records}, 3);
+    mtlq_buffer_free(x);
+}
+
+/* Runs the case and returns a hash of everything it read and wrote. */
+static uint64_t run_case(mtlq_device *device, mtlq_library *library, const kernel_case *c)
+{
+    mtlq_buffer *buffers[MAX_BINDINGS + 1];
+    void *contents[MAX_BINDINGS + 1];
+    uint64_t hash = 14695981039346656037u;
+    uint32_t count = 1;
+
+    random_state = 2026;
+    *(mtlq_batch_header *)create_buffer(device, sizeof batch, &buffers[0]) = batch;
+    for (const binding *b = c->bindings; b < c->bindings + MAX_BINDINGS && b->count; b++, count++) {
+        contents[count] = create_buffer(device, binding_bytes(b), &buffers[count]);
+        if (b->kind == I32) {
+            memcpy(contents[count], b->words, binding_bytes(b));
+        } else if (b->kind == RECORDS) {
+            fill_records(device, library, b, buffers[0], buffers[count]);
+        } else {
+            fill(b, contents[count]);
+        }
+    }
+    launch(device, library, c->kernel, c->args, c->args_bytes, buffers, count);
     for (uint32_t i = 1; i < count; i++) {
         const binding *b = &c->bindings[i - 1];
         hash = b->kind == PRIVATE ? hash : hash_bytes(hash, contents[i], binding_bytes(b));
     }
-    mtlq_encoder_free(encoder);
-    mtlq_pipeline_free(pipeline);
     for (uint32_t i = 0; i < count; i++) {
         mtlq_buffer_free(buffers[i]);
     }
