@@ -28,20 +28,12 @@
 
 #define CACHE_LINE 64u
 
-/* Step k of eight reads its share of num_lines. Evenly: processors drop prefetches that come in bursts. */
-static inline __attribute__((always_inline)) void read_ahead(const uint8_t *lines, const unsigned k,
-                                                             const unsigned num_lines)
-{
-#pragma GCC unroll 4
-    for (unsigned i = k; i < num_lines; i += 8) {
-        __builtin_prefetch(lines + CACHE_LINE * i, 0, 3);
-    }
-}
-
 #if MTLQ_ISA_ID == MTLQ_ISA_IS_avx512
 #include "linear_avx512.h"
 #elif MTLQ_ISA_ID == MTLQ_ISA_IS_avx2
 #include "linear_avx2.h"
+#elif MTLQ_ISA_ID == MTLQ_ISA_IS_neon
+#include "linear_neon.h"
 #else
 #include "linear_portable.h"
 #endif

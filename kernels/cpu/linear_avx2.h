@@ -8,6 +8,7 @@
 
 #define LINEAR_TILE 4u
 #define LINEAR_SIGNED_CODES 0
+#define FURTHER_BYTES 8192u
 
 typedef struct words {
     __m256i lo, hi;
@@ -107,6 +108,18 @@ static inline __m256i activations(const xblock *x, unsigned k)
 
 /* Leaves a running sum where it stands: compilers turn the chain of additions into a tree that spills. */
 #define PIN(sum) __asm__("" : "+x"((sum).lo), "+x"((sum).hi))
+
+/* Step k of eight prefetches its share of num_lines. AMD processors drop prefetches when many are under way, so
+ * each line is asked for twice, first from further away. */
+static inline __attribute__((always_inline)) void read_ahead(const uint8_t *lines, const unsigned k,
+                                                             const unsigned num_lines)
+{
+#pragma GCC unroll 4
+    for (unsigned i = k; i < num_lines; i += 8) {
+        __builtin_prefetch(lines + CACHE_LINE * i + FURTHER_BYTES, 0, 3);
+        __builtin_prefetch(lines + CACHE_LINE * i, 0, 3);
+    }
+}
 
 /* Adds word k of a group to int16 sums, or starts them. Signed codes are multiplied as magnitude times
  * activation with the sign of the code: |-128| fits an unsigned byte. */
