@@ -213,7 +213,6 @@ class BuildExt(build_ext):
             build_dir=None if MODE == "coverage" else f"build/{MODE}/cython",
             compiler_directives=CYTHON_DIRECTIVES,
             annotate=MODE == "annotate",
-            show_performance_hints=not CHECKED,
             quiet=True,
         )
         super().finalize_options()
