@@ -28,6 +28,17 @@
 
 #define CACHE_LINE 64u
 
+/* Constants reach the words only through inlined, unrolled code. Not under AddressSanitizer, whose checks of it
+ * would take minutes to compile. */
+#ifdef __SANITIZE_ADDRESS__
+#define ALWAYS_INLINE static inline
+#define UNROLL(count)
+#else
+#define PRAGMA(text) _Pragma(#text)
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#define UNROLL(count) PRAGMA(GCC unroll count)
+#endif
+
 #if MTLQ_ISA_ID == MTLQ_ISA_IS_avx512
 #include "linear_avx512.h"
 #elif MTLQ_ISA_ID == MTLQ_ISA_IS_avx2
@@ -37,8 +48,6 @@
 #else
 #include "linear_portable.h"
 #endif
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 #define LINEAR_ROWS 16u             /* of W in a tile */
 #define MAX_BLOCK_BYTES 272u        /* of 256 values of one row */
@@ -71,7 +80,7 @@ void MTLQ_NAME(linear_blocks)(const mtlq_call *call, uint32_t block_bytes, unpac
 
 ALWAYS_INLINE void transpose_bytes(const uint8_t *rows, uint64_t stride, const unsigned num_bytes, words *out)
 {
-#pragma GCC unroll 17
+    UNROLL(17)
     for (unsigned i = 0; i + 16 <= num_bytes; i += 16) {
         words_transpose(rows + i, stride, out + i / 4);
     }
@@ -99,21 +108,21 @@ ALWAYS_INLINE void multiply_super(const tile *w, const xblock *x, lanes *y, cons
     const unsigned num_lines = lines_per_group(type);
     const int corrects_zero = type.zero_shift && !LINEAR_SIGNED_CODES;
     words sums[LINEAR_TILE];
-#pragma GCC unroll 8
+    UNROLL(8)
     for (unsigned t = 0; t < num_rows; t++) {
         sums[t] = words_splat(0);
     }
-#pragma GCC unroll 1
+    UNROLL(1)
     for (unsigned j = 0; j < 8; j++) {
         words_dot32(sums, w->codes + 8 * j, w->scales + type.num_scales * j, type.num_scales, type.max_code, x, j,
                     num_rows, ahead + CACHE_LINE * num_lines * j, num_lines);
     }
-#pragma GCC unroll 8
+    UNROLL(8)
     for (unsigned t = 0; t < num_rows; t++) {
         words pair_sum = words_splat(0);
         if (corrects_zero || type.has_offset) {
             const int16_t *pairs = type.num_scales == 2 ? x[t].pairs16 : x[t].pairs32;
-#pragma GCC unroll 8
+            UNROLL(8)
             for (unsigned i = 0; i < 4 * type.num_scales; i++) {
                 pair_sum = words_pair_dot(pair_sum, w->pairs[i], pairs + 2 * i);
             }
@@ -133,20 +142,20 @@ ALWAYS_INLINE void multiply_32(const tile *w, const xblock *x, lanes *y, const u
 {
     const unsigned num_lines = lines_per_group(type);
     lanes s[LINEAR_TILE];
-#pragma GCC unroll 8
+    UNROLL(8)
     for (unsigned t = 0; t < num_rows; t++) {
         s[t] = lanes_zero();
     }
-#pragma GCC unroll 1
+    UNROLL(1)
     for (unsigned j = 0; j < 8; j++) {
         words sums[LINEAR_TILE];
-#pragma GCC unroll 8
+        UNROLL(8)
         for (unsigned t = 0; t < num_rows; t++) {
             sums[t] = words_splat(0);
         }
         words_dot32(sums, w->codes + 8 * j, NULL, 0, type.max_code, x, j, num_rows,
                     ahead + CACHE_LINE * num_lines * j, num_lines);
-#pragma GCC unroll 8
+        UNROLL(8)
         for (unsigned t = 0; t < num_rows; t++) {
             words x_sum = words_splat((uint32_t)x[t].sum32[j]);
             if (type.zero_shift && !LINEAR_SIGNED_CODES) {
@@ -158,7 +167,7 @@ ALWAYS_INLINE void multiply_32(const tile *w, const xblock *x, lanes *y, const u
             }
         }
     }
-#pragma GCC unroll 8
+    UNROLL(8)
     for (unsigned t = 0; t < num_rows; t++) {
         y[t] = lanes_fma(s[t], lanes_splat(x[t].step), y[t]);
     }

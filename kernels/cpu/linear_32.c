@@ -11,7 +11,7 @@ typedef enum code_kind { BYTES, NIBBLES, FIVE_BITS, IQ4, MXFP4 } code_kind;
 ALWAYS_INLINE lanes halves_of(const uint8_t *rows, uint64_t stride)
 {
     uint16_t halves[LINEAR_ROWS];
-#pragma GCC unroll 16
+    UNROLL(16)
     for (unsigned r = 0; r < LINEAR_ROWS; r++) {
         memcpy(&halves[r], rows + r * stride, sizeof halves[r]);
     }
@@ -54,7 +54,7 @@ ALWAYS_INLINE words code_word(const words *bytes, words fifths, const unsigned i
 ALWAYS_INLINE void unpack(const uint8_t *rows, uint64_t stride, tile *w, const quant_type type, const code_kind kind)
 {
     const unsigned block_bytes = type.block_bytes / 8, code_bytes = kind == BYTES ? 32 : 16;
-#pragma GCC unroll 1
+    UNROLL(1)
     for (unsigned j = 0; j < 8; j++) {
         const uint8_t *block = rows + block_bytes * j, *codes = block + block_bytes - code_bytes;
         words bytes[8], before[4] = {words_splat(0)};
@@ -62,7 +62,7 @@ ALWAYS_INLINE void unpack(const uint8_t *rows, uint64_t stride, tile *w, const q
             words_transpose(codes - 4, stride, before);
         }
         transpose_bytes(codes, stride, code_bytes, bytes);
-#pragma GCC unroll 8
+        UNROLL(8)
         for (unsigned i = 0; i < 8; i++) {
             w->codes[8 * j + i] = code_word(bytes, before[0], i, kind, type);
         }

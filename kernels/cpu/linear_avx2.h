@@ -37,7 +37,7 @@ static inline words words_table(words indices, const int8_t table[16])
 static inline void transpose_eight(const uint8_t *rows, uint64_t stride, __m256i out[4])
 {
     __m256i a[4];
-#pragma GCC unroll 4
+    UNROLL(4)
     for (unsigned r = 0; r < 4; r++) {
         const uint8_t *p = rows + r * stride;
         a[r] = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const void *)p)),
@@ -56,7 +56,7 @@ static inline void words_transpose(const uint8_t *rows, uint64_t stride, words o
     __m256i lo[4], hi[4];
     transpose_eight(rows, stride, lo);
     transpose_eight(rows + 8 * stride, stride, hi);
-#pragma GCC unroll 4
+    UNROLL(4)
     for (unsigned i = 0; i < 4; i++) {
         out[i] = (words){lo[i], hi[i]};
     }
@@ -111,10 +111,10 @@ static inline __m256i activations(const xblock *x, unsigned k)
 
 /* Step k of eight prefetches its share of num_lines. AMD processors drop prefetches when many are under way, so
  * each line is asked for twice, first from further away. */
-static inline __attribute__((always_inline)) void read_ahead(const uint8_t *lines, const unsigned k,
+ALWAYS_INLINE void read_ahead(const uint8_t *lines, const unsigned k,
                                                              const unsigned num_lines)
 {
-#pragma GCC unroll 4
+    UNROLL(4)
     for (unsigned i = k; i < num_lines; i += 8) {
         __builtin_prefetch(lines + CACHE_LINE * i + FURTHER_BYTES, 0, 3);
         __builtin_prefetch(lines + CACHE_LINE * i, 0, 3);
@@ -123,7 +123,7 @@ static inline __attribute__((always_inline)) void read_ahead(const uint8_t *line
 
 /* Adds word k of a group to int16 sums, or starts them. Signed codes are multiplied as magnitude times
  * activation with the sign of the code: |-128| fits an unsigned byte. */
-static inline __attribute__((always_inline)) words multiply_word(words sums, const int starts, words code,
+ALWAYS_INLINE words multiply_word(words sums, const int starts, words code,
                                                                  const unsigned max_code, const xblock *x, unsigned k)
 {
     __m256i a = activations(x, k);
@@ -140,7 +140,7 @@ static inline __attribute__((always_inline)) words multiply_word(words sums, con
     return sums;
 }
 
-static inline __attribute__((always_inline)) void
+ALWAYS_INLINE void
 words_dot32(words *sums, const words codes[8], const words *scales, const unsigned num_scales,
             const unsigned max_code, const xblock *x, unsigned group, const unsigned num_rows, const uint8_t *ahead,
             const unsigned num_lines)
@@ -149,12 +149,12 @@ words_dot32(words *sums, const words codes[8], const words *scales, const unsign
     const unsigned fits = max_code <= 15 ? 8 : max_code <= 31 ? 4 : max_code <= 63 ? 2 : 1;
     const unsigned run = num_scales == 2 && fits > 4 ? 4 : fits;
     words parts[LINEAR_TILE];
-#pragma GCC unroll 8
+    UNROLL(8)
     for (unsigned k0 = 0; k0 < 8; k0 += run) {
         words scale = num_scales == 0 ? words_splat(0x00010001) : scales[k0 * num_scales / 8];
         words products[LINEAR_TILE];
         /* Long runs keep a sum per row in registers; short ones keep the codes there. */
-#pragma GCC unroll 32
+        UNROLL(32)
         for (unsigned i = 0; i < run * num_rows; i++) {
             const unsigned k = k0 + (run > 2 ? i / num_rows : i % run), t = run > 2 ? i % num_rows : i / run;
             if (t == 0) {
@@ -168,7 +168,7 @@ words_dot32(words *sums, const words codes[8], const words *scales, const unsign
             }
         }
     }
-#pragma GCC unroll 8
+    UNROLL(8)
     for (unsigned t = 0; t < num_rows; t++) {
         words shifted = WITH(_mm256_sllv_epi32, parts[t], _mm256_set1_epi32(x[t].shift[group]));
         sums[t] = EACH2(_mm256_add_epi32, sums[t], shifted);

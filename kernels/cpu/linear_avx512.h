@@ -29,7 +29,7 @@ static inline words words_table(words indices, const int8_t table[16])
 static inline void words_transpose(const uint8_t *rows, uint64_t stride, words out[4])
 {
     words a[4];
-#pragma GCC unroll 4
+    UNROLL(4)
     for (unsigned r = 0; r < 4; r++) {
         const uint8_t *p = rows + r * stride;
         a[r] = _mm512_castsi128_si512(_mm_loadu_si128((const void *)p));
@@ -81,38 +81,38 @@ static inline words dot_word(words sum, words code, const xblock *x, unsigned k)
 }
 
 /* Step k of eight prefetches its share of num_lines: single lines between dots, since bursts cost bandwidth. */
-static inline __attribute__((always_inline)) void read_ahead(const uint8_t *lines, const unsigned k,
+ALWAYS_INLINE void read_ahead(const uint8_t *lines, const unsigned k,
                                                              const unsigned num_lines)
 {
-#pragma GCC unroll 4
+    UNROLL(4)
     for (unsigned i = k; i < num_lines; i += 8) {
         __builtin_prefetch(lines + CACHE_LINE * i, 0, 2);
     }
 }
 
-static inline __attribute__((always_inline)) void
+ALWAYS_INLINE void
 words_dot32(words *sums, const words codes[8], const words *scales, const unsigned num_scales,
             const unsigned max_code, const xblock *x, unsigned group, const unsigned num_rows, const uint8_t *ahead,
             const unsigned num_lines)
 {
     const unsigned run = num_scales == 2 ? 4 : 8;
-#pragma GCC unroll 2
+    UNROLL(2)
     for (unsigned k0 = 0; k0 < 8; k0 += run) {
         words dots[LINEAR_TILE];
-#pragma GCC unroll 8
+        UNROLL(8)
         for (unsigned t = 0; t < num_rows; t++) {
             dots[t] = words_splat(0);
         }
-#pragma GCC unroll 8
+        UNROLL(8)
         for (unsigned k = k0; k < k0 + run; k++) {
             words code = codes[k];
             read_ahead(ahead, k, num_lines);
-#pragma GCC unroll 8
+            UNROLL(8)
             for (unsigned t = 0; t < num_rows; t++) {
                 dots[t] = dot_word(dots[t], code, x + t, 8 * group + k);
             }
         }
-#pragma GCC unroll 8
+        UNROLL(8)
         for (unsigned t = 0; t < num_rows; t++) {
             words dot = _mm512_sllv_epi32(dots[t], _mm512_set1_epi32(x[t].shift[group]));
             if (max_code == 128) {

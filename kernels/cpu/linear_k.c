@@ -4,7 +4,7 @@
 
 static inline void set_scales(tile *w, unsigned i, words bytes)
 {
-#pragma GCC unroll 4
+    UNROLL(4)
     for (unsigned b = 0; b < 4; b++) {
         w->scales[4 * i + b] = words_scale(bytes, b);
     }
@@ -36,12 +36,12 @@ ALWAYS_INLINE void unpack_q4_k(const uint8_t *rows, uint64_t stride, tile *w,
 {
     (void)type;
     unpack_q45_head(rows, stride, w);
-#pragma GCC unroll 8
+    UNROLL(8)
     for (unsigned c = 0; c < 8; c++) { /* 16 bytes: low nibbles of one group of 32, high ones of the next */
         words q[4];
         words_transpose(rows + 16 + 16 * c, stride, q);
         words *codes = w->codes + 16 * (c / 2) + 4 * (c % 2);
-#pragma GCC unroll 4
+        UNROLL(4)
         for (unsigned i = 0; i < 4; i++) {
             codes[i] = words_and(q[i], 0x0f0f0f0f);
             codes[8 + i] = words_and(words_shr(q[i], 4), 0x0f0f0f0f);
@@ -63,13 +63,13 @@ ALWAYS_INLINE void unpack_q5_k(const uint8_t *rows, uint64_t stride, tile *w,
     words high[8];
     unpack_q45_head(rows, stride, w);
     transpose_bytes(rows + 16, stride, 32, high);
-#pragma GCC unroll 8
+    UNROLL(8)
     for (unsigned c = 0; c < 8; c++) {
         words q[4];
         words_transpose(rows + 48 + 16 * c, stride, q);
         words *codes = w->codes + 16 * (c / 2) + 4 * (c % 2);
         const words *h = high + 4 * (c % 2);
-#pragma GCC unroll 4
+        UNROLL(4)
         for (unsigned i = 0; i < 4; i++) {
             codes[i] = words_or(words_and(q[i], 0x0f0f0f0f), bit_of(h[i], c / 2 * 2, 4));
             codes[8 + i] = words_or(words_and(words_shr(q[i], 4), 0x0f0f0f0f), bit_of(h[i], c / 2 * 2 + 1, 4));
@@ -80,7 +80,7 @@ ALWAYS_INLINE void unpack_q5_k(const uint8_t *rows, uint64_t stride, tile *w,
 ALWAYS_INLINE void unpack_q6_k(const uint8_t *rows, uint64_t stride, tile *w,
                                const quant_type type)
 {
-#pragma GCC unroll 4
+    UNROLL(4)
     for (unsigned c = 0; c < 4; c++) { /* 16 positions of four groups: half c / 2 of the block, half c % 2 of a group */
         words low0[4], low1[4], high[4];
         const uint8_t *low = rows + 64 * (c / 2) + 16 * (c % 2);
@@ -88,7 +88,7 @@ ALWAYS_INLINE void unpack_q6_k(const uint8_t *rows, uint64_t stride, tile *w,
         words_transpose(low + 32, stride, low1);
         words_transpose(rows + 128 + 16 * c, stride, high);
         words *codes = w->codes + 32 * (c / 2) + 4 * (c % 2);
-#pragma GCC unroll 4
+        UNROLL(4)
         for (unsigned i = 0; i < 4; i++) {
             words g0 = words_or(words_and(low0[i], 0x0f0f0f0f), words_and(words_shl(high[i], 4), 0x30303030));
             words g1 = words_or(words_and(low1[i], 0x0f0f0f0f), words_and(words_shl(high[i], 2), 0x30303030));
@@ -104,7 +104,7 @@ ALWAYS_INLINE void unpack_q6_k(const uint8_t *rows, uint64_t stride, tile *w,
     words scales[4], tail[4];
     words_transpose(rows + 192, stride, scales);
     words_transpose(rows + 194, stride, tail);
-#pragma GCC unroll 4
+    UNROLL(4)
     for (unsigned i = 0; i < 4; i++) {
         set_scales(w, i, scales[i]);
         set_pairs(w, i, scales[i]);
@@ -118,14 +118,14 @@ ALWAYS_INLINE void unpack_q2_k(const uint8_t *rows, uint64_t stride, tile *w,
     (void)type;
     words q[21];
     transpose_bytes(rows, stride, 84, q);
-#pragma GCC unroll 4
+    UNROLL(4)
     for (unsigned i = 0; i < 4; i++) {
         set_scales(w, i, words_and(q[i], 0x0f0f0f0f));
         set_pairs(w, i, words_and(words_shr(q[i], 4), 0x0f0f0f0f));
     }
-#pragma GCC unroll 8
+    UNROLL(8)
     for (unsigned j = 0; j < 8; j++) {
-#pragma GCC unroll 8
+        UNROLL(8)
         for (unsigned i = 0; i < 8; i++) {
             w->codes[8 * j + i] = words_and(words_shr(q[4 + 8 * (j / 4) + i], 2 * (j % 4)), 0x03030303);
         }
@@ -145,7 +145,7 @@ ALWAYS_INLINE words word_at(const words *transposed, const unsigned offset)
 /* Sixteen 6-bit scales minus 32: twelve bytes a, b (low nibbles of scales 0-7, then of 8-15), c (high bits). */
 ALWAYS_INLINE void unpack_q3_scales(tile *w, words a, words b, words c)
 {
-#pragma GCC unroll 4
+    UNROLL(4)
     for (unsigned i = 0; i < 4; i++) {
         words low = words_and(words_shr(i % 2 ? b : a, 4 * (i / 2)), 0x0f0f0f0f);
         words high = words_shl(words_and(words_shr(c, 2 * i), 0x03030303), 4);
@@ -161,9 +161,9 @@ ALWAYS_INLINE void unpack_q3_k(const uint8_t *rows, uint64_t stride, tile *w,
     words q[24], tail[4];
     transpose_bytes(rows, stride, 96, q);
     words_transpose(rows + 94, stride, tail);
-#pragma GCC unroll 8
+    UNROLL(8)
     for (unsigned j = 0; j < 8; j++) {
-#pragma GCC unroll 8
+        UNROLL(8)
         for (unsigned i = 0; i < 8; i++) {
             words low = words_and(words_shr(q[8 + 8 * (j / 4) + i], 2 * (j % 4)), 0x03030303);
             w->codes[8 * j + i] = codes_of(words_or(low, bit_of(q[i], j, 2)), type);
@@ -181,10 +181,10 @@ ALWAYS_INLINE void unpack_iq4_xs(const uint8_t *rows, uint64_t stride, tile *w,
     transpose_bytes(rows, stride, 136, q);
     w->steps[0] = words_f16_low(q[0]);
     words high = words_shr(q[0], 16); /* two bits of each scale; q[1] has the low four */
-#pragma GCC unroll 2
+    UNROLL(2)
     for (unsigned i = 0; i < 2; i++) {
         words scales = words_splat(0);
-#pragma GCC unroll 4
+        UNROLL(4)
         for (unsigned b = 0; b < 4; b++) {
             const unsigned j = 4 * i + b;
             words scale = words_or(words_and(words_shr(q[1], 4 * j), 15),
@@ -193,7 +193,7 @@ ALWAYS_INLINE void unpack_iq4_xs(const uint8_t *rows, uint64_t stride, tile *w,
         }
         set_scales(w, i, words_sub8(scales, 32));
     }
-#pragma GCC unroll 32
+    UNROLL(32)
     for (unsigned i = 0; i < 32; i++) {
         words *codes = w->codes + 8 * (i / 4) + i % 4;
         codes[0] = words_signed_codes(words_table(words_and(q[2 + i], 0x0f0f0f0f), iq4_values));
