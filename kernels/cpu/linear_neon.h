@@ -66,7 +66,7 @@ static inline uint32x4_t high_pairs(uint32x4_t a, uint32x4_t b)
 
 static inline void words_transpose(const uint8_t *rows, uint64_t stride, words out[4])
 {
-#pragma GCC unroll 4
+    UNROLL(4)
     for (unsigned i = 0; i < 4; i++) {
         const uint8_t *p = rows + 4 * i * stride;
         uint32x4_t a0 = vreinterpretq_u32_u8(vld1q_u8(p)), a1 = vreinterpretq_u32_u8(vld1q_u8(p + stride));
@@ -93,7 +93,8 @@ static inline words words_scale(words bytes, unsigned i) { return WITH(scale_q, 
 /* The pairs of eight rows are apart, first and second ones, as smlal wants them. */
 static inline words split_pairs(int16x8_t rows0, int16x8_t rows4, int16x8_t rows8, int16x8_t rows12)
 {
-    return (words){{vreinterpretq_u32_s16(vuzp1q_s16(rows0, rows4)), vreinterpretq_u32_s16(vuzp2q_s16(rows0, rows4)),
+    return (words){{vreinterpretq_u32_s16(vuzp1q_s16(rows0, rows4)),
+                    vreinterpretq_u32_s16(vuzp2q_s16(rows0, rows4)),
                     vreinterpretq_u32_s16(vuzp1q_s16(rows8, rows12)),
                     vreinterpretq_u32_s16(vuzp2q_s16(rows8, rows12))}};
 }
@@ -119,7 +120,7 @@ static inline words words_pair_dot(words sum, words pairs, const int16_t x[2])
     int32_t both;
     memcpy(&both, x, sizeof both);
     int16x4_t pair = vreinterpret_s16_s32(vdup_n_s32(both));
-#pragma GCC unroll 4
+    UNROLL(4)
     for (unsigned i = 0; i < 4; i += 2) {
         int16x8_t first = vreinterpretq_s16_u32(pairs.q[i]), second = vreinterpretq_s16_u32(pairs.q[i + 1]);
         int32x4_t low = vreinterpretq_s32_u32(sum.q[i]), high = vreinterpretq_s32_u32(sum.q[i + 1]);
@@ -139,19 +140,17 @@ static inline lanes words_to_lanes(words a) { return EACH1(lanes, to_float_q, a)
 static inline lanes words_f16_low(words a) { return EACH1(lanes, f16_low_q, a); }
 static inline lanes words_f16_high(words a) { return EACH1(lanes, f16_high_q, a); }
 
-/* Step k of eight prefetches its share of num_lines. */
-static inline __attribute__((always_inline)) void read_ahead(const uint8_t *lines, const unsigned k,
-                                                             const unsigned num_lines)
+/* Step k of eight prefetches its share of num_lines: single lines between dots. */
+ALWAYS_INLINE void read_ahead(const uint8_t *lines, const unsigned k, const unsigned num_lines)
 {
-#pragma GCC unroll 4
+    UNROLL(4)
     for (unsigned i = k; i < num_lines; i += 8) {
         __builtin_prefetch(lines + CACHE_LINE * i, 0, 2);
     }
 }
 
-/* sdot with lane i of the activations; the instruction holds the lane. */
-static inline __attribute__((always_inline)) int32x4_t dot_q(int32x4_t sum, uint32x4_t codes, int8x16_t x,
-                                                             const unsigned i)
+/* sdot with lane i of the activations: the instruction holds the lane. */
+ALWAYS_INLINE int32x4_t dot_lane(int32x4_t sum, uint32x4_t codes, int8x16_t x, const unsigned i)
 {
     int8x16_t c = vreinterpretq_s8_u32(codes);
     switch (i) {
@@ -162,48 +161,42 @@ static inline __attribute__((always_inline)) int32x4_t dot_q(int32x4_t sum, uint
     }
 }
 
-/* dots[t] += words k .. k + 3 of a group . sixteen activations of row t */
-static inline __attribute__((always_inline)) void dot16(int32x4_t dots[LINEAR_TILE][4], const words codes[8],
-                                                        const xblock *x, unsigned group, const unsigned k,
-                                                        const unsigned num_rows)
+/* dots[t] = `run` words of codes, from word k0 of a group, . the activations of row t */
+ALWAYS_INLINE void dot_run(int32x4_t dots[LINEAR_TILE][4], const words codes[8], const xblock *x, unsigned group,
+                           const unsigned k0, const unsigned run, const unsigned num_rows, const uint8_t *ahead,
+                           const unsigned num_lines)
 {
-    int8x16_t activations[LINEAR_TILE];
-#pragma GCC unroll 4
-    for (unsigned t = 0; t < num_rows; t++) {
-        activations[t] = vld1q_s8(x[t].q + 32 * group + 4 * k);
+    UNROLL(16)
+    for (unsigned n = 0; n < 4 * num_rows; n++) {
+        dots[n / 4][n % 4] = vdupq_n_s32(0);
     }
-#pragma GCC unroll 4
-    for (unsigned i = 0; i < 4; i++) {
-        words code = codes[k + i];
-#pragma GCC unroll 16
+    int8x16_t activations[LINEAR_TILE];
+    UNROLL(8)
+    for (unsigned k = k0; k < k0 + run; k++) {
+        read_ahead(ahead, k, num_lines);
+        words code = codes[k];
+        UNROLL(16)
         for (unsigned n = 0; n < 4 * num_rows; n++) {
-            dots[n / 4][n % 4] = dot_q(dots[n / 4][n % 4], code.q[n % 4], activations[n / 4], i);
+            const unsigned t = n / 4, q = n % 4;
+            if (k % 4 == 0 && q == 0) {
+                activations[t] = vld1q_s8(x[t].q + 32 * group + 4 * k);
+            }
+            dots[t][q] = dot_lane(dots[t][q], code.q[q], activations[t], k % 4);
         }
     }
 }
 
-static inline __attribute__((always_inline)) void
-words_dot32(words *sums, const words codes[8], const words *scales, const unsigned num_scales,
-            const unsigned max_code, const xblock *x, unsigned group, const unsigned num_rows, const uint8_t *ahead,
-            const unsigned num_lines)
+ALWAYS_INLINE void words_dot32(words *sums, const words codes[8], const words *scales, const unsigned num_scales,
+                               const unsigned max_code, const xblock *x, unsigned group, const unsigned num_rows,
+                               const uint8_t *ahead, const unsigned num_lines)
 {
     (void)max_code;
     const unsigned run = num_scales == 2 ? 4 : 8;
-#pragma GCC unroll 2
+    UNROLL(2)
     for (unsigned k0 = 0; k0 < 8; k0 += run) {
         int32x4_t dots[LINEAR_TILE][4];
-#pragma GCC unroll 16
-        for (unsigned n = 0; n < 4 * num_rows; n++) {
-            dots[n / 4][n % 4] = vdupq_n_s32(0);
-        }
-#pragma GCC unroll 8
-        for (unsigned k = k0; k < k0 + run; k++) {
-            read_ahead(ahead, k, num_lines);
-            if (k % 4 == 0) {
-                dot16(dots, codes, x, group, k, num_rows);
-            }
-        }
-#pragma GCC unroll 16
+        dot_run(dots, codes, x, group, k0, run, num_rows, ahead, num_lines);
+        UNROLL(16)
         for (unsigned n = 0; n < 4 * num_rows; n++) {
             const unsigned t = n / 4, q = n % 4;
             uint32x4_t dot = vreinterpretq_u32_s32(vshlq_s32(dots[t][q], vdupq_n_s32(x[t].shift[group])));
