@@ -29,9 +29,10 @@ if MODE not in MODES:
     raise SystemExit(f"MTLQ_BUILD={MODE}: choose one of {', '.join(MODES)}")
 
 OPTIMISE = {
-    "debug": "-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined "
+    # Tracking variables through sanitized vector code takes gcc minutes a file.
+    "debug": "-O1 -g1 -fno-var-tracking -fno-omit-frame-pointer -fsanitize=address,undefined "
     "-fno-sanitize-recover=undefined",
-    "coverage": "-O1 -g --coverage",
+    "coverage": "-O1 -g1 --coverage",
 }.get(MODE, "-O3").split()
 LINK = {"debug": ["-fsanitize=address,undefined"], "coverage": ["--coverage"]}.get(MODE, [])
 
