@@ -28,7 +28,7 @@ class InstantRunner:
         BLOCK_TOKENS,
         MAX_CONTEXT,
     )
-    num_tiles, pages_per_tile, bundle_bytes, state_bytes = NUM_TILES, 1, 1 << 20, 1 << 10
+    num_tiles, tile_pages, bundle_bytes, state_bytes = NUM_TILES, [1] * NUM_TILES, 1 << 20, 1 << 10
     model_id, device_ns = b"instant", 0
     cache_buffers = tuple(range(NUM_TILES))
 
@@ -38,7 +38,9 @@ class InstantRunner:
         self.device = SimpleNamespace(info=info, map=lambda ops: None)
         lengths = {"header": 16, "query_start_loc": SLOTS + 1}
         rows = dict.fromkeys(("input_ids", "row_sequence", "positions", "logit_rows"), PASS_TOKENS)
-        slots = dict.fromkeys(("sequence_slots", "batched_kv_valid", "bank", "state"), SLOTS)
+        slots = dict.fromkeys(
+            ("sequence_slots", "batched_kv_valid", "bank", "state", "pending"), SLOTS
+        )
         self.batch = SimpleNamespace(
             **{
                 name: np.zeros(length, np.uint32 if name == "header" else np.int32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +34,8 @@ class BatchArrays:
     sequence_slots: npt.NDArray[np.int32]  # [S]
     batched_kv_valid: npt.NDArray[np.int32]  # [S]
     bank: npt.NDArray[np.int32]  # [S] bank that holds the slot's state before the step
-    state: npt.NDArray[np.int32]  # [S] offset into the candidates, or UNBOUND
+    state: npt.NDArray[np.int32]  # [S] tape that records the step's rows, or UNBOUND
+    pending: npt.NDArray[np.int32]  # [S] rows of the bank's tape to replay first
     logit_rows: npt.NDArray[np.int32]  # [L] rows whose logits are wanted
 
 
@@ -103,17 +104,13 @@ class Runner:
         return len(self.cache_buffers)
 
     @property
-    def pages_per_tile(self) -> int:
-        return self.tile_bytes // self.page_bytes
-
-    @property
     def bundle_bytes(self) -> int:
-        return self.num_tiles * self.tile_bytes
+        return sum(self.tile_pages) * self.page_bytes
 
     def new_heap(self, num_bundles: int) -> int:
         """A chunk of physical memory: its id.
 
-        Tile t of bundle b is at page (t * num_bundles + b) * pages_per_tile.
+        Tile t of bundle b, of p[t] pages, is at page num_bundles * sum(p[:t]) + b * p[t].
         """
         heap = self.device.heap(num_bundles * self.bundle_bytes, self.page_bytes)
         self._heaps[heap.id] = heap, num_bundles
@@ -126,12 +123,11 @@ class Runner:
     def bundle_view(self, heap_id: int, bundle: int) -> list[npt.NDArray[np.uint8]]:
         """The bytes of each tile of a bundle."""
         heap, num_bundles = self._heaps[heap_id]
-        return [
-            heap.array(
-                np.uint8, (self.tile_bytes,), (tile * num_bundles + bundle) * self.tile_bytes
-            )
-            for tile in range(self.num_tiles)
-        ]
+        tiles, tile_bytes, start = [], [n * self.page_bytes for n in self.tile_pages], 0
+        for size in tile_bytes:
+            tiles.append(heap.array(np.uint8, (size,), start + bundle * size))
+            start += num_bundles * size
+        return tiles
 
     # ---- GDN state -----------------------------------------------------------------------------
 
@@ -162,17 +158,19 @@ class Runner:
 
     def _create_caches(self) -> None:
         c = self.config
-        self.tile_bytes = self.block_tokens * c.num_kv_heads * c.head_dim * 2
-        fitting = [n for n in self.device.info.sparse_page_bytes if self.tile_bytes % n == 0]
+        tile_bytes = self.block_tokens * c.num_kv_heads * c.head_dim * 2
+        sizes = [tile_bytes] * (2 * c.layer_kinds.count("attention"))
+        fitting = [n for n in self.device.info.sparse_page_bytes if not any(b % n for b in sizes)]
         if not fitting:
             raise MtlqError(
-                f"a K/V tile of {self.block_tokens} tokens is {self.tile_bytes} bytes, no multiple"
-                f" of the device's pages {self.device.info.sparse_page_bytes}; use larger blocks"
+                f"K/V tiles of {self.block_tokens} tokens are {sorted(set(sizes))} bytes, no"
+                f" multiple of the device's pages {self.device.info.sparse_page_bytes}; use larger"
+                " blocks"
             )
         self.page_bytes = max(fitting)
-        cache_bytes = self.max_slots * self.max_context // self.block_tokens * self.tile_bytes
-        num_caches = 2 * c.layer_kinds.count("attention")
-        self._caches = [self.device.sparse(cache_bytes, self.page_bytes) for _ in range(num_caches)]
+        self.tile_pages = [size // self.page_bytes for size in sizes]
+        num_blocks = self.max_slots * self.max_context // self.block_tokens
+        self._caches = [self.device.sparse(num_blocks * size, self.page_bytes) for size in sizes]
         self._buffers += self._caches
         self.cache_buffers = [cache.id for cache in self._caches]
 
@@ -206,6 +204,7 @@ class Runner:
             "batched_kv_valid": slots,
             "bank": slots,
             "state": slots,
+            "pending": slots,
             "logit_rows": self.max_logit_rows,
         }
         offsets = np.cumsum([0, *(-(-4 * n // 64) * 64 for n in lengths.values())])
@@ -216,7 +215,7 @@ class Runner:
             arrays[name] = buffer.array(dtype, (length,), offset)
             operands[name] = Memory(buffer, offset)
         self.batch = BatchArrays(**arrays)
-        return BatchMemory(**operands)
+        return BatchMemory(**{field.name: operands[field.name] for field in fields(BatchMemory)})
 
     def _create_rope(self) -> Memory:
         """cos and sin of position * theta^(-2j / rotary_dim), rounded once from double."""

@@ -26,15 +26,16 @@ class LoneSequence:
     def _map(self, kind: int, num_bundles: int) -> None:
         runner = self.runner
         ops = np.zeros(runner.num_tiles, abi.MAP_OP)
-        for tile, op in enumerate(ops):
+        first_block = self.slot * runner.max_context // runner.block_tokens
+        heap_page = 0
+        for op, buffer, pages in zip(ops, runner.cache_buffers, runner.tile_pages, strict=True):
             op["kind"] = kind
-            op["buffer"] = runner.cache_buffers[tile]
+            op["buffer"] = buffer
             op["heap"] = self.heap if kind == abi.MAP else abi.NO_ID
-            op["page"] = (
-                self.slot * runner.max_context // runner.block_tokens * runner.pages_per_tile
-            )
-            op["heap_page"] = tile * num_bundles * runner.pages_per_tile if kind == abi.MAP else 0
-            op["num_pages"] = num_bundles * runner.pages_per_tile
+            op["page"] = first_block * pages
+            op["heap_page"] = heap_page if kind == abi.MAP else 0
+            op["num_pages"] = num_bundles * pages
+            heap_page += num_bundles * pages
         runner.device.map(ops)
 
     def feed(self, ids, pieces=None) -> np.ndarray:

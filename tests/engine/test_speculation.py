@@ -1,0 +1,322 @@
+"""Drafts change how many passes an answer takes, and nothing else."""
+
+import numpy as np
+import pytest
+from engine_harness import Harness, random_ids
+
+from mtlqwen._sequence import Sequence
+from mtlqwen.sampling import SamplingParams
+from mtlqwen.speculation import MAX_DRAFTS, Acceptance, CostCurve, PromptLookup, Speculation
+
+
+class OracleDrafts:
+    """Right at the positions where `is_right` says so, wrong by one elsewhere."""
+
+    max_drafts = MAX_DRAFTS
+
+    def __init__(self, is_right=lambda position: True):
+        self.is_right = is_right
+        self.oracle = None
+
+    def propose(self, sequence, count):
+        tokens = self.oracle.generate(sequence.tokens(), count)
+        first, num_tokens = sequence.num_tokens, self.oracle.num_tokens
+        wrong = [not self.is_right(first + i) for i in range(count)]
+        return ((np.array(tokens) + wrong) % num_tokens).astype(np.int32)
+
+
+def harness(drafts, width, **options):
+    h = Harness(drafts=drafts, draft_width=width, **options)
+    drafts.oracle = h.oracle
+    return h
+
+
+def often(period):
+    return lambda position: position % period != 0
+
+
+@pytest.mark.parametrize("width", range(MAX_DRAFTS + 1))
+@pytest.mark.parametrize("is_right", [often(1), often(2), often(5), lambda position: True])
+def test_any_width_gives_the_tokens_of_plain_decoding(width, is_right):
+    h = harness(OracleDrafts(is_right), width)
+    h.run(random_ids(1, 20), 40)
+    h.close()
+
+
+@pytest.mark.parametrize("width", [1, 4, 15])
+def test_right_drafts_save_passes(width):
+    h = harness(OracleDrafts(), width)
+    h.run(random_ids(1, 20), 1 + 6 * (width + 1))
+    assert h.runner.num_runs == 1 + 6 + 1  # the prompt, six passes, one that replays for the entry
+    stats = h.engine.stats
+    assert stats.accepted == stats.drafted == [6] * width + [0] * (MAX_DRAFTS - width)
+    assert stats.tokens_per_pass == pytest.approx((1 + 6 * (width + 1)) / 7)
+
+
+@pytest.mark.parametrize("rejected", range(1, MAX_DRAFTS + 1))
+def test_a_rejection_at_any_position_leaves_nothing_behind(rejected):
+    prompt = random_ids(2, 17)
+    first = len(prompt) + 1  # position of the first draft
+    h = harness(OracleDrafts(lambda position: position != first + rejected - 1), MAX_DRAFTS)
+    h.run(prompt, 40)
+    assert h.engine.stats.accepted[rejected - 1] < h.engine.stats.drafted[rejected - 1]
+    h.close()
+
+
+@pytest.mark.parametrize("width", [1, 4, 7, 15])
+@pytest.mark.parametrize("count", range(1, 21))
+def test_limits_and_stop_tokens_inside_a_run_of_right_drafts_end_it_there(width, count):
+    """Case A20."""
+    prompt = random_ids(3, 12)
+    h = harness(OracleDrafts(), width)
+    assert len(h.run(prompt, count).tokens) == count
+    plain = h.oracle.generate(prompt, 60)
+    h.run(prompt, 60, stop_ids={plain[count - 1]})
+    h.run(prompt, 60, stop_ids={plain[count - 1]}, ignore_eos=True)
+    h.close()
+
+
+def test_the_last_position_of_the_context_is_reached_and_not_passed():
+    h = harness(OracleDrafts(), 15, runner={"max_context": 64})
+    client = h.run(random_ids(4, 30), 500)
+    assert len(client.tokens) == 34 and client.finish_reason == "length"
+
+
+def test_with_and_without_drafts_long_and_short_prompts_share_passes():
+    for width in (0, 2, 15):
+        h = harness(OracleDrafts(often(3)), width, runner={"max_slots": 4, "pass_tokens": 16})
+        clients = [h.submit(random_ids(10 + i, 1 + 9 * i), 12) for i in range(7)]
+        h.drain()
+        for client in clients:
+            h.check_tokens(client)
+        h.close()
+
+
+def test_drafts_take_only_the_rows_that_prompts_leave():
+    h = harness(OracleDrafts(), 15, runner={"max_slots": 2, "pass_tokens": 16, "max_context": 512})
+    first = h.submit(random_ids(1, 3), 60)
+    h.step(3)
+    h.submit(random_ids(2, 300), 4)
+    drafted = sum(h.engine.stats.drafted)
+    h.step(15)
+    assert sum(h.engine.stats.drafted) == drafted
+    h.drain()
+    h.check_tokens(first)
+
+
+@pytest.mark.parametrize("width", [3, 15])
+def test_an_entry_left_after_accepted_drafts_restores_what_a_cold_run_computes(width):
+    prompt = random_ids(5, 20)
+    h = harness(OracleDrafts(often(4)), width)
+    first = h.run(prompt, 41)
+    longer = [*prompt, *first.tokens, *random_ids(6, 5)]
+    second = h.run(longer, 30)
+    assert second.cached_tokens == len(prompt) + 40
+    h.close()
+
+
+def test_a_prompt_that_waits_for_a_running_answer_gets_its_entry_where_it_asked():
+    prompt = random_ids(7, 30)
+    h = harness(OracleDrafts(often(3)), 15)
+    first = h.submit(prompt, 60)
+    h.step(4)
+    second = h.submit([*prompt, *first.tokens, *random_ids(8, 20)], 20)
+    h.drain()
+    h.check_tokens(first)
+    h.check_tokens(second)
+    assert second.cached_tokens >= len(prompt)
+    h.close()
+
+
+def test_preempted_sequences_give_the_same_tokens():
+    h = harness(OracleDrafts(often(4)), 7, bundles=9, snapshots=0)
+    clients = [h.submit(random_ids(20 + i, 20), 60) for i in range(4)]
+    h.drain()
+    assert h.engine.stats.preemptions > 0
+    for client in clients:
+        h.check_tokens(client)
+    h.close()
+
+
+def test_memory_for_drafts_is_given_up_before_a_sequence_is():
+    h = harness(OracleDrafts(), 15, bundles=4, snapshots=0, runner={"max_context": 64})
+    clients = [h.submit(random_ids(i, 20), 12) for i in range(2)]  # 32 positions each, no more
+    h.drain()
+    assert h.engine.stats.preemptions == 0
+    for client in clients:
+        h.check_tokens(client)
+
+
+@pytest.mark.parametrize("width", [1, 6, 15])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 1.0},
+        {"temperature": 0.7, "top_k": 12, "top_p": 0.9},
+        {"temperature": 1.2, "min_p": 0.05, "repetition_penalty": 1.3},
+        {"temperature": 0.9, "presence_penalty": 0.5, "frequency_penalty": 0.4},
+        {"presence_penalty": 2.0},
+    ],
+)
+def test_a_seed_gives_the_same_answer_with_and_without_drafts(params, width):
+    prompt = random_ids(9, 15)
+    plain, drafted = Harness(), harness(OracleDrafts(often(2)), width)
+    for h in (plain, drafted):
+        h.submit(prompt, 40, seed=5, **params)
+        h.drain()
+    assert drafted.clients[0].tokens == plain.clients[0].tokens
+    assert len(drafted.clients[0].tokens) == 40
+
+
+def test_log_probabilities_come_with_every_token():
+    prompt = random_ids(9, 15)
+    plain, drafted = Harness(), harness(OracleDrafts(often(3)), 7)
+    for h in (plain, drafted):
+        h.submit(prompt, 20, logprobs=3)
+        h.drain()
+    results = [
+        [entry for output in h.clients[0].outputs for entry in output.logprobs or []]
+        for h in (plain, drafted)
+    ]
+    assert len(results[0]) == 20 and results[0] == results[1]
+
+
+def test_sampled_drafts_keep_the_distribution_of_the_target():
+    """Chi-square of the second token, the verified one, over 20,000 requests of their own seed."""
+    num_tokens, draws = 8, 20_000
+    h = harness(OracleDrafts(), 1, runner={"num_tokens": num_tokens, "max_slots": 4}, snapshots=0)
+    rng = np.random.default_rng(1)
+    from mtlqwen._sample import Sampler
+    from mtlqwen.request import Request
+
+    logits = np.stack([h.oracle.logits([3]), h.oracle.logits([3, 1])]).astype(np.float32) / 8
+    params = [
+        SamplingParams(temperature=1.0, top_p=0.95, seed=int(s))
+        for s in rng.integers(1 << 62, size=draws)
+    ]
+    counts = np.zeros((num_tokens, num_tokens), int)
+    accepted = 0
+    for number, one in enumerate(params):
+        request = Request(
+            np.array([3], np.int32), number, one, num_left=2, num_tokens=num_tokens,
+            checkpoints=(), stop_ids=(), on_output=lambda output: None,
+        )  # fmt: skip
+        answer = request.answer(logits, [0, 0], [1])
+        accepted += answer.num_accepted
+        counts[answer.tokens[0], answer.tokens[1] if len(answer.tokens) > 1 else 0] += 1
+    first, second = (np.zeros(num_tokens) for _ in range(2))
+    for row, out in ((0, first), (1, second)):
+        ids, probabilities = Sampler(params[0], num_tokens).distribution(logits[row])
+        out[ids] = probabilities
+    # Limits: chi-square with 7 degrees of freedom exceeds 24.3 in one case of a thousand.
+    for seen, wanted in ((counts.sum(1), first), (counts[1], second)):
+        possible = wanted > 0
+        assert seen[~possible].sum() == 0
+        expected = wanted[possible] * seen.sum()
+        assert ((seen[possible] - expected) ** 2 / expected).sum() < 24.3
+    assert accepted == counts[1].sum() > 500
+
+
+# ---- prompt lookup -----------------------------------------------------------------------------
+
+
+def sequence(ids, computed=None):
+    s = Sequence(np.array(ids, np.int32), 0)
+    s.start(0)
+    s.restore(len(ids) - 1 if computed is None else computed)
+    return s
+
+
+def test_lookup_continues_the_longest_match_and_of_equals_the_latest():
+    assert sequence([1, 2, 3, 4, 5, 9, 1, 2, 3]).lookup(2).tolist() == [4, 5]
+    assert sequence([1, 2, 3, 4, 0, 1, 2, 3, 5, 0, 1, 2, 3]).lookup(1).tolist() == [5]
+    assert sequence([7, 1, 2, 3, 4, 0, 1, 2, 3, 5, 7, 1, 2, 3]).lookup(1).tolist() == [4]
+
+
+def test_lookup_stops_at_the_end_and_wants_three_tokens_that_match():
+    assert sequence([5, 5, 5, 5, 5]).lookup(8).tolist() == [5]
+    assert sequence([1, 2, 9, 1, 2]).lookup(8).tolist() == []
+    assert sequence([1]).lookup(8).tolist() == []
+
+
+def test_lookup_equals_a_search_by_hand():
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        ids = rng.integers(0, 2 + rng.integers(3), rng.integers(1, 60)).tolist()
+        best, place = 2, 0
+        for end in range(len(ids) - 2, -1, -1):
+            length = 0
+            while length <= end and length < 16 and ids[end - length] == ids[-1 - length]:
+                length += 1
+            if length > best:
+                best, place = length, end + 1
+        assert sequence(ids).lookup(5).tolist() == (ids[place : place + 5] if place else [])
+
+
+def test_lookup_in_the_engine_changes_no_token():
+    h = Harness(drafts=PromptLookup(), draft_width=6, runner={"num_tokens": 3})
+    h.run([0, 1, 2] * 8, 60)
+    assert sum(h.engine.stats.accepted) > 0
+    h.close()
+
+
+# ---- the choice of the width -------------------------------------------------------------------
+
+
+class Asked:
+    """What Speculation sees of a request."""
+
+    def __init__(self, num_left=100):
+        self.acceptance, self.num_left = Acceptance(), num_left
+
+
+def chosen_width(acceptance_rate, ns_of_rows, passes=200):
+    """Mean drafts per pass over the second half, with drafts right at a rate."""
+    drafts = OracleDrafts()
+    drafts.propose = lambda sequence, count: np.zeros(count, np.int32)
+    speculation = Speculation(drafts, 128)
+    s = sequence(range(10))
+    s.request = Asked()
+    rng = np.random.default_rng(0)
+    widths = []
+    for _ in range(passes):
+        speculation.draft([s])
+        width = s.n_draft
+        s.drop_drafts()
+        right = rng.random(width) < acceptance_rate
+        speculation.verified(s, width, int(right.argmin()) if not right.all() else width)
+        speculation.measured(1, 1 + width, ns_of_rows(1 + width))
+        widths.append(width)
+    return np.mean(widths[passes // 2 :])
+
+
+def test_wide_where_rows_are_cheap_and_drafts_right():
+    assert chosen_width(0.95, lambda rows: 1_000_000 + 20_000 * rows) > 10
+
+
+def test_narrow_where_rows_are_dear():
+    assert 0 < chosen_width(0.7, lambda rows: 1_000_000 + 250_000 * rows) < 5
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.15])
+def test_aside_where_drafts_fail(rate):
+    assert chosen_width(rate, lambda rows: 1_000_000 + 300_000 * rows) < 0.12
+
+
+def test_comes_back_when_drafts_get_right():
+    a = Acceptance()
+    for _ in range(20):
+        a.verified(2, 0)
+    low = a.rate
+    for _ in range(4):
+        a.verified(2, 2)
+    assert low < 0.05 < 0.5 < a.rate
+
+
+def test_a_cost_curve_joins_what_was_measured():
+    curve = CostCurve(1)
+    curve.measure(1, 1000)
+    assert curve.ns(1) == 1000 < curve.ns(2) < curve.ns(16) < 2000
+    curve.measure(5, 1800)
+    assert curve.ns(3) == pytest.approx(1400)
+    assert curve.ns(9) == pytest.approx(2600)
