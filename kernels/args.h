@@ -70,10 +70,11 @@ typedef struct mtlq_swiglu_args {
     uint32_t rows;
 } mtlq_swiglu_args;
 
-/* Query and key norm, rotary positions, and the append to the K/V cache.
+/* Query and key norm, rotary positions, and the append to the K/V cache. With num_heads 0 only k and v are
+ * stored: qg, q_norm and q are not touched.
  * Bindings: header, row_sequence i32[R] (index among the S sequences), positions i32[R],
- *   sequence_slots i32[S], qg f32[R, H, 2, D] (per head D query lanes then D gate lanes),
- *   k f32[R, KV, D], v f32[R, KV, D], q_norm f32[D], k_norm f32[D],
+ *   sequence_slots i32[S], qg f32[R, H, 2, D] (per head D query lanes then D gate lanes; without gates
+ *   [R, H, D]), k f32[R, KV, D], v f32[R, KV, D], q_norm f32[D], k_norm f32[D],
  *   rope f32[max_context, rotary_dim] (rotary_dim/2 cosines then as many sines),
  *   k_cache, v_cache, q f32[R, H, D] (out).
  * Cache, f16, tile (slot * max_context + position) / block_tokens:
@@ -86,12 +87,15 @@ typedef struct mtlq_rotary_args {
     uint32_t max_context;
     uint32_t block_tokens;
     float eps;
+    uint32_t gated; /* 1: query and gate lanes; 0: query lanes only */
 } mtlq_rotary_args;
 
-/* Causal attention over the cache, times sigmoid(gate). o f32[R, H * D].
+/* Attention over the cache, times sigmoid(gate) where gated. o f32[R, H * D]. The key at position p, below
+ * kv_valid + the sequence's rows, is visible to the query at position t if
+ *   (not causal or p <= t) and (no window or |t - p| < window).
  * Bindings: header, query_start_loc i32[S+1], sequence_slots i32[S], batched_kv_valid i32[S]
  *   (positions cached before this step; row i of a sequence is at kv_valid + i), q f32[R, H, D],
- *   k_cache, v_cache, qg f32[R, H, 2, D], o, workspace (num_workspace_bytes). */
+ *   k_cache, v_cache, qg f32[R, H, 2, D] (not touched without gates), o, workspace (num_workspace_bytes). */
 typedef struct mtlq_attention_args {
     uint32_t num_heads;
     uint32_t num_kv_heads;
@@ -100,6 +104,10 @@ typedef struct mtlq_attention_args {
     uint32_t block_tokens;
     float scale;
     uint64_t num_workspace_bytes;
+    uint32_t gated;
+    uint32_t causal;
+    uint32_t window; /* in positions; 0: none */
+    uint32_t reserved;
 } mtlq_attention_args;
 
 /* Causal depthwise convolution over 4 tokens, SiLU, then per head of head_dim channels q and k to unit

@@ -43,6 +43,17 @@ class BatchMemory:
 
 
 @dataclass(frozen=True)
+class AttentionHeads:
+    """The shape of an attention layer without gates: a drafter's."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rotary_dim: int
+    norm_eps: float
+
+
+@dataclass(frozen=True)
 class AttentionCache:
     """K and V of one layer: [slot, max_context] positions in tiles of block_tokens."""
 
@@ -95,9 +106,10 @@ class CpuKernels:
         )
         return x
 
-    def rmsnorm(self, x: Value, weight: Tensor) -> Value:
+    def rmsnorm(self, x: Value, weight: Tensor, *, eps: float | None = None) -> Value:
+        """`eps`: the model's unless given."""
         y = self._value(x.rows, x.dim)
-        args = struct.pack("=IIf", x.dim, x.rows, self.config.norm_eps)
+        args = struct.pack("=IIf", x.dim, x.rows, self.config.norm_eps if eps is None else eps)
         self._run("rmsnorm", args, x, weight, y, out=(y,))
         return y
 
@@ -144,63 +156,57 @@ class CpuKernels:
         cache: AttentionCache,
     ) -> Value:
         """Norms and turns q and k, appends k and v to the cache; returns q."""
-        c, batch = self.config, self.batch
-        q = self._value(ROWS, c.num_heads * c.head_dim)
-        args = struct.pack(
-            "=IIIIIIf",
-            c.num_heads,
-            c.num_kv_heads,
-            c.head_dim,
-            c.rotary_dim,
-            self.limits.max_context,
-            self.limits.block_tokens,
-            c.norm_eps,
-        )
-        operands = (
-            batch.row_sequence,
-            batch.positions,
-            batch.sequence_slots,
-            qg,
-            k,
-            v,
-            mixer.query_norm,
-            mixer.key_norm,
-            rope,
-            cache.keys,
-            cache.values,
-            q,
-        )
-        self._run("rotary", args, *operands, out=(cache.keys, cache.values, q))
+        q = self._value(ROWS, self.config.num_heads * self.config.head_dim)
+        queries = (qg, mixer.query_norm, q)
+        self._rotary(self._heads, queries, (k, v, mixer.key_norm), rope, cache, is_gated=True)
         return q
 
     def attention(self, q: Value, qg: Value, cache: AttentionCache) -> Value:
         """Causal attention over the cache, times the sigmoid of qg's gate lanes."""
-        c, batch = self.config, self.batch
-        o = self._value(ROWS, c.num_heads * c.head_dim)
-        workspace = self.plan.value(ROWS, 0, ATTENTION_WORKSPACE_BYTES)
-        args = struct.pack(
-            "=IIIIIfQ",
-            c.num_heads,
-            c.num_kv_heads,
-            c.head_dim,
-            self.limits.max_context,
-            self.limits.block_tokens,
-            c.head_dim**-0.5,
-            workspace.num_bytes,
-        )
-        operands = (
-            batch.query_start_loc,
-            batch.sequence_slots,
-            batch.batched_kv_valid,
-            q,
-            cache.keys,
-            cache.values,
-            qg,
-            o,
-            workspace,
-        )
-        self._run("attention", args, *operands, out=(o, workspace))
-        return o
+        return self._attention(self._heads, q, qg, cache, is_causal=True, window=0)
+
+    def plain_rotary(
+        self,
+        heads: AttentionHeads,
+        q: Value,
+        k: Value,
+        v: Value,
+        norms: tuple[Tensor, Tensor],
+        rope: Memory,
+        cache: AttentionCache,
+    ) -> Value:
+        """rotary where q has no gate lanes; norms of queries and of keys."""
+        turned = self._value(ROWS, q.dim)
+        query_norm, key_norm = norms
+        queries = (q, query_norm, turned)
+        self._rotary(heads, queries, (k, v, key_norm), rope, cache, is_gated=False)
+        return turned
+
+    def inject(
+        self,
+        heads: AttentionHeads,
+        k: Value,
+        v: Value,
+        key_norm: Tensor,
+        rope: Memory,
+        cache: AttentionCache,
+    ) -> None:
+        """Norms and turns k, appends k and v to the cache: rows that only others look at."""
+        self._rotary(heads, None, (k, v, key_norm), rope, cache, is_gated=False)
+
+    def plain_attention(
+        self,
+        heads: AttentionHeads,
+        q: Value,
+        cache: AttentionCache,
+        *,
+        is_causal: bool,
+        window: int | None,
+    ) -> Value:
+        """Attention without a gate. Visible is what is not ahead of a causal row and nearer than
+        `window` positions; a row that is not causal sees all rows of its sequence in this step.
+        """
+        return self._attention(heads, q, None, cache, is_causal=is_causal, window=window or 0)
 
     def conv(self, u: Value, mixer: DeltaMixer, state: DeltaState) -> Value:
         """Causal convolution and SiLU over q, k, v channels; q and k to unit length."""
@@ -249,6 +255,72 @@ class CpuKernels:
         c = self.config
         args = struct.pack("=III", c.num_tokens, c.num_vocab_rows, LOGIT_ROWS)
         self._run("argmax", args, logits, ids, out=(ids,))
+
+    @property
+    def _heads(self) -> AttentionHeads:
+        c = self.config
+        return AttentionHeads(c.num_heads, c.num_kv_heads, c.head_dim, c.rotary_dim, c.norm_eps)
+
+    def _rotary(
+        self,
+        heads: AttentionHeads,
+        queries: tuple[Value, Tensor, Value] | None,
+        keys_values: tuple[Value, Value, Tensor],
+        rope: Memory,
+        cache: AttentionCache,
+        *,
+        is_gated: bool,
+    ) -> None:
+        """queries: q, its norm and where the turned q goes; keys_values: k, v and the norm of k."""
+        k, v, key_norm = keys_values
+        q, query_norm, turned = queries or (k, key_norm, k)  # not touched
+        args = struct.pack(
+            "=IIIIIIfI",
+            heads.num_heads if queries else 0,
+            heads.num_kv_heads,
+            heads.head_dim,
+            heads.rotary_dim,
+            self.limits.max_context,
+            self.limits.block_tokens,
+            heads.norm_eps,
+            is_gated,
+        )
+        rows = (self.batch.row_sequence, self.batch.positions, self.batch.sequence_slots)
+        operands = (q, k, v, query_norm, key_norm, rope, cache.keys, cache.values, turned)
+        out = (cache.keys, cache.values, *((turned,) if queries else ()))
+        self._run("rotary", args, *rows, *operands, out=out)
+
+    def _attention(
+        self,
+        heads: AttentionHeads,
+        q: Value,
+        qg: Value | None,
+        cache: AttentionCache,
+        *,
+        is_causal: bool,
+        window: int,
+    ) -> Value:
+        o = self._value(ROWS, heads.num_heads * heads.head_dim)
+        workspace = self.plan.value(ROWS, 0, ATTENTION_WORKSPACE_BYTES)
+        args = struct.pack(
+            "=IIIIIfQIIII",
+            heads.num_heads,
+            heads.num_kv_heads,
+            heads.head_dim,
+            self.limits.max_context,
+            self.limits.block_tokens,
+            heads.head_dim**-0.5,
+            workspace.num_bytes,
+            qg is not None,
+            is_causal,
+            window,
+            0,
+        )
+        batch = self.batch
+        sequences = (batch.query_start_loc, batch.sequence_slots, batch.batched_kv_valid)
+        operands = (q, cache.keys, cache.values, qg or q, o, workspace)
+        self._run("attention", args, *sequences, *operands, out=(o, workspace))
+        return o
 
     def _quantize(self, x: Value) -> Value:
         if x not in self._quantized:

@@ -29,19 +29,37 @@ typedef struct attention_item {
     uint32_t kv_head;
     uint32_t first_position; /* of first_token */
     uint32_t num_rows;       /* query rows: token-major, then the heads of the group */
-    uint32_t num_blocks;     /* blocks 0 .. num_blocks - 1 are read */
+    uint32_t end_position;   /* of the sequence after this step */
+    uint32_t first_block;    /* blocks first_block .. first_block + num_blocks - 1 are read */
+    uint32_t num_blocks;
     uint32_t owner;          /* of an item that is not split */
     bool is_split;
     uint64_t workspace_offset; /* in floats, of a split item: [num_blocks][num_rows][head_dim + 2] */
     uint64_t cost_begin, block_cost;
 } attention_item;
 
+/* The positions [begin, end) that a query sees. Both ends never fall from one query to the next. */
+typedef struct visible_range {
+    uint32_t begin, end;
+} visible_range;
+
+static inline visible_range visible_to(const mtlq_attention_args *args, uint32_t position,
+                                       uint32_t end_position)
+{
+    uint32_t window = args->window ? args->window : UINT32_MAX;
+    uint32_t ahead = args->causal ? 1 : window; /* how many positions from its own on it may see */
+    return (visible_range){
+        .begin = position < window ? 0 : position - window + 1,
+        .end = end_position - position < ahead ? end_position : position + ahead,
+    };
+}
+
 static inline uint64_t item_workspace_floats(const attention_batch *batch, const attention_item *item)
 {
     return (uint64_t)item->num_blocks * item->num_rows * (batch->args->head_dim + 2);
 }
 
-/* The first block of the item that falls to this worker or a later one. */
+/* The first of the item's blocks, counted from first_block, that falls to this worker or a later one. */
 static inline uint32_t item_cut(const attention_batch *batch, const attention_item *item, uint32_t worker)
 {
     uint64_t share = (worker * batch->total_cost + batch->num_workers - 1) / batch->num_workers;
@@ -72,7 +90,9 @@ static inline bool next_item(const attention_batch *batch, attention_item *item)
         uint32_t left = 0; /* rows of the sequence from first_token on */
         for (; item->sequence < batch->num_sequences; item->sequence++, item->first_token = 0) {
             const int32_t *start = batch->query_start_loc + item->sequence;
-            left = (uint32_t)(start[1] - start[0]) - item->first_token;
+            uint32_t num_tokens = (uint32_t)(start[1] - start[0]);
+            left = num_tokens - item->first_token;
+            item->end_position = (uint32_t)batch->kv_valid[item->sequence] + num_tokens;
             if (left > 0) {
                 break;
             }
@@ -84,7 +104,11 @@ static inline bool next_item(const attention_batch *batch, attention_item *item)
         item->num_tokens = left < most ? left : most;
         item->num_rows = item->num_tokens * batch->group;
         item->first_position = (uint32_t)batch->kv_valid[item->sequence] + item->first_token;
-        item->num_blocks = (item->first_position + item->num_tokens - 1) / args->block_tokens + 1;
+        visible_range first = visible_to(args, item->first_position, item->end_position);
+        visible_range last =
+            visible_to(args, item->first_position + item->num_tokens - 1, item->end_position);
+        item->first_block = first.begin / args->block_tokens;
+        item->num_blocks = (last.end - 1) / args->block_tokens + 1 - item->first_block;
         item->block_cost = BLOCK_OVERHEAD + item->num_rows;
     }
     item->cost_begin = last.cost_begin + last.num_blocks * last.block_cost;

@@ -55,6 +55,7 @@ void MTLQ_NAME(rotary)(const mtlq_call *call)
     float *q = call->buffers[12];
     float *head = call->scratch;
     uint64_t dim = args->head_dim, tokens = args->block_tokens;
+    uint64_t query_stride = args->gated ? 2 * dim : dim; /* the gate lanes are attention's */
 
     /* Item = (row, head): the query heads, then the key/value heads. */
     uint64_t num_heads = args->num_heads + args->num_kv_heads;
@@ -71,7 +72,7 @@ void MTLQ_NAME(rotary)(const mtlq_call *call)
         };
         if (h < args->num_heads) {
             uint64_t query = r * args->num_heads + h;
-            norm_and_rotate(args, qg + query * 2 * dim, q_norm, &row, q + query * dim);
+            norm_and_rotate(args, qg + query * query_stride, q_norm, &row, q + query * dim);
             continue;
         }
         uint64_t kv_head = h - args->num_heads;

@@ -52,7 +52,7 @@ static const int32_t indices[] = {3, 0, 39, 3};
 
 #define ROTARY(H, KV, D)                                                                                     \
     {                                                                                                        \
-        "rotary", #H "x" #KV "x" #D, ARGS((mtlq_rotary_args){H, KV, D, D / 4, CONTEXT, BLOCK, 1e-6f}),       \
+        "rotary", #H "x" #KV "x" #D, ARGS((mtlq_rotary_args){H, KV, D, D / 4, CONTEXT, BLOCK, 1e-6f, 1}),    \
         {                                                                                                    \
             WORDS(row_sequence), WORDS(positions), WORDS(slots), {F32, ROWS * H * 2 * D, 0},                 \
                 {F32, ROWS * KV * D, 0}, {F32, ROWS * KV * D, 0}, {F32, D, 0}, {F32, D, 0},                  \
@@ -63,7 +63,7 @@ static const int32_t indices[] = {3, 0, 39, 3};
 #define ATTENTION(H, KV, D, WORKSPACE)                                                                       \
     {                                                                                                        \
         "attention", #H "x" #KV "x" #D "/" #WORKSPACE,                                                       \
-            ARGS((mtlq_attention_args){H, KV, D, CONTEXT, BLOCK, 0.0625f, WORKSPACE}),                       \
+            ARGS((mtlq_attention_args){H, KV, D, CONTEXT, BLOCK, 0.0625f, WORKSPACE, 1, 1, 0, 0}),           \
         {                                                                                                    \
             SEQUENCE_WORDS, {F32, ROWS * H * D, 0}, {F16, TILES * BLOCK * KV * D, 0},                        \
                 {F16, TILES * BLOCK * KV * D, 0}, {F32, ROWS * H * 2 * D, 0}, {OUT, ROWS * H * D, 0},        \

@@ -37,11 +37,14 @@ class Layer:
             self.k_cache[tile, :, :, place] = rng.standard_normal((self.kv_heads, self.dim))
             self.v_cache[tile, :, place] = rng.standard_normal((self.kv_heads, self.dim))
 
-    def rotary(self, batch, qg, k, v, q_norm, k_norm):
-        """q; appends to the cache."""
+    def rotary(self, batch, qg, k, v, q_norm, k_norm, gated=True):
+        """q; appends to the cache. Without queries (qg None) only that."""
         rope = rope_table(self.rotary_dim)
-        q = np.empty((batch.num_rows, self.heads, self.dim), np.float32)
-        args = (self.heads, self.kv_heads, self.dim, self.rotary_dim, self.max_context, BLOCK, EPS)
+        heads = 0 if qg is None else self.heads
+        q = np.full((batch.num_rows, self.heads, self.dim), 7, np.float32)
+        qg = q if qg is None else qg
+        shape = (heads, self.kv_heads, self.dim, self.rotary_dim, self.max_context, BLOCK, EPS)
+        args = (*shape, gated)
         rows = [batch.row_sequence, batch.positions, np.array(batch.slots, np.int32)]
         arrays = [
             batch.header,
@@ -59,7 +62,9 @@ class Layer:
         *_, self.k_cache, self.v_cache, q = run("rotary", args, arrays)
         return q
 
-    def attention(self, batch, q, qg, workspace_bytes=WORKSPACE_BYTES):
+    def attention(
+        self, batch, q, qg, workspace_bytes=WORKSPACE_BYTES, gated=True, causal=True, window=0
+    ):
         """o [rows, heads, dim]."""
         o = np.empty_like(q)
         workspace = np.zeros(WORKSPACE_BYTES // 4, np.float32)
@@ -71,6 +76,10 @@ class Layer:
             BLOCK,
             self.dim**-0.5,
             workspace_bytes,
+            gated,
+            causal,
+            window,
+            0,
         )
         starts, slots, kv_valid, _ = batch.per_sequence()
         arrays = [batch.header, starts, slots, kv_valid, q, self.k_cache, self.v_cache, qg, o]
@@ -78,7 +87,8 @@ class Layer:
         *_, o, _ = run("attention", args, [*arrays, workspace], ignore=[len(arrays)])
         return o
 
-    def reference(self, batch, q, qg):
+    def reference(self, batch, q, qg, causal=True, window=0):
+        """Without gates where qg is None."""
         group = self.heads // self.kv_heads
         o = np.zeros(q.shape)
         for s, (kv, slot) in enumerate(zip(batch.kv_valid, batch.slots, strict=True)):
@@ -87,12 +97,16 @@ class Layer:
                 for x in (self.keys(slot), self.values(slot))
             )
             for i, row in enumerate(range(batch.starts[s], batch.starts[s + 1])):
-                n = kv + i + 1
-                scores = np.einsum("hd,phd->hp", q[row], keys[:n]) / np.sqrt(self.dim)
+                distance = kv + i - np.arange(kv + batch.lengths[s])
+                seen = (distance >= 0) | (not causal)
+                seen &= (np.abs(distance) < window) | (not window)
+                seen = np.flatnonzero(seen)
+                scores = np.einsum("hd,phd->hp", q[row], keys[seen]) / np.sqrt(self.dim)
                 p = np.exp(scores - scores.max(-1, keepdims=True))
                 p /= p.sum(-1, keepdims=True)
-                gate = 1 / (1 + np.exp(-qg[row, :, 1].astype(np.float64)))
-                o[row] = np.einsum("hp,phd->hd", p, values[:n]) * gate
+                o[row] = np.einsum("hp,phd->hd", p, values[seen])
+                if qg is not None:
+                    o[row] /= 1 + np.exp(-qg[row, :, 1].astype(np.float64))
         return o
 
 
@@ -227,3 +241,71 @@ def test_a_prompt_in_pieces_gives_the_same_cache_and_output(rng, pieces):
     np.testing.assert_array_equal(
         second.values(1)[: start + length], first.values(1)[: start + length]
     )
+
+
+def test_rotary_without_gates_and_without_queries(rng):
+    """A drafter's queries have no gate lanes; the rows of its context have no queries at all."""
+    batch = Batch([5, 1], [126, 40], [3, 0], [0, 0])
+    k, v = floats(rng, 6, 2, 128), floats(rng, 6, 2, 128)
+    q, q_norm, k_norm = floats(rng, 6, 8, 128), floats(rng, 128), floats(rng, 128)
+    gated, plain, injected = (Layer(8, 2, 128, 128) for _ in range(3))
+    expected = gated.rotary(batch, np.stack([q, q], axis=2), k, v, q_norm, k_norm)
+    turned = plain.rotary(batch, q, k, v, q_norm, k_norm, gated=False)
+    untouched = injected.rotary(batch, None, k, v, q_norm, k_norm, gated=False)
+    np.testing.assert_array_equal(turned, expected)
+    assert (untouched == 7).all()
+    for layer in (plain, injected):
+        np.testing.assert_array_equal(layer.k_cache, gated.k_cache)
+        np.testing.assert_array_equal(layer.v_cache, gated.v_cache)
+
+
+MASKS = [  # causal, window
+    (False, 0),
+    (True, 1),
+    (True, 50),
+    (True, 128),
+    (True, 300),
+    (False, 1),
+    (False, 60),
+    (False, 200),
+    (True, 4000),
+]
+
+
+@pytest.mark.parametrize(("causal", "window"), MASKS)
+@pytest.mark.parametrize(
+    ("lengths", "kv_valid", "slots"),
+    [([1], [0], [0]), ([16], [120], [1]), ([9, 1, 130, 4], [126, 700, 60, 383], [2, 0, 1, 3])],
+)
+def test_windows_and_blocks_that_see_all_of_themselves(
+    rng, causal, window, lengths, kv_valid, slots
+):
+    layer, batch, q, _ = attention_case(rng, 8, 2, 64, lengths, kv_valid, slots)
+    o = layer.attention(batch, q, q, gated=False, causal=causal, window=window)
+    expected = layer.reference(batch, q, None, causal, window)
+    np.testing.assert_allclose(o, expected, atol=3e-6)
+    whole = layer.attention(
+        batch, q, q, gated=False, causal=causal, window=window, workspace_bytes=0
+    )
+    np.testing.assert_array_equal(whole, o)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_blocks_outside_the_window_are_not_touched(rng, causal):
+    """Positions 0 to 511 are NaN; the rows at 700 and up see 99 positions back."""
+    layer, batch, q, _ = attention_case(rng, 4, 2, 64, [40], [700], [1])
+    expected = layer.reference(batch, q, None, causal, 100)
+    tile = layer.max_context // BLOCK
+    layer.k_cache[tile : tile + 600 // BLOCK] = np.nan
+    layer.v_cache[tile : tile + 600 // BLOCK] = np.nan
+    o = layer.attention(batch, q, q, gated=False, causal=causal, window=100)
+    np.testing.assert_allclose(o, expected, atol=3e-6)
+
+
+def test_rows_in_a_window_do_not_depend_on_their_company(rng):
+    layer, batch, q, _ = attention_case(rng, 8, 2, 64, [150, 3], [90, 200], [1, 0])
+    together = layer.attention(batch, q, q, gated=False, window=70)
+    for i in range(0, 150, 13):
+        alone = Batch([1], [90 + i], [1], [0])
+        o = layer.attention(alone, q[i : i + 1], q[i : i + 1], gated=False, window=70)
+        np.testing.assert_array_equal(o[0], together[i])
