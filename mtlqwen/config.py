@@ -57,7 +57,7 @@ class ModelConfig:
                 f"{gguf.path} is a DFlash drafter ({gguf.architecture!r}), which proposes tokens"
                 " for a target model and cannot run alone; give the target as the model"
             )
-        keys = _Keys(gguf)
+        keys = Keys(gguf)
         num_layers = _num_trunk_layers(keys)
         kinds = _layer_kinds(keys, num_layers)
         table = gguf.tensors.get("token_embd.weight")
@@ -196,11 +196,12 @@ def _in_mtp_block(name: str, num_layers: int) -> bool:
     return prefix == "blk" and index.isdecimal() and int(index) >= num_layers
 
 
-class _Keys:
-    """Typed access to the `qwen35.*` keys."""
+class Keys:
+    """Typed access to the keys of an architecture."""
 
-    def __init__(self, gguf: GGUF):
+    def __init__(self, gguf: GGUF, architecture: str = "qwen35"):
         self._gguf = gguf
+        self._architecture = architecture
 
     def integer(
         self, key: str, *, low: int = 1, high: int = _MAX_DIM, default: int | None = None
@@ -231,15 +232,16 @@ class _Keys:
         return counts.pop()
 
     def raw(self, key: str, default: Any = None) -> Any:
-        value = self._gguf.metadata.get(f"qwen35.{key}", default)
+        value = self._gguf.metadata.get(f"{self._architecture}.{key}", default)
         if value is None:
             raise ModelError(
-                f"{self._gguf.path}: the key qwen35.{key} is missing; convert the model again"
+                f"{self._gguf.path}: the key {self._architecture}.{key} is missing; convert the"
+                " model again"
             )
         return value
 
     def error(self, key: str, problem: str) -> ModelError:
-        return ModelError(f"{self._gguf.path}: qwen35.{key} is {problem}")
+        return ModelError(f"{self._gguf.path}: {self._architecture}.{key} is {problem}")
 
 
 def _shown(value: Any) -> str:
@@ -252,7 +254,7 @@ def _name(gguf: GGUF) -> str:
     return name if isinstance(name, str) and name else gguf.path.stem
 
 
-def _num_trunk_layers(keys: _Keys) -> int:
+def _num_trunk_layers(keys: Keys) -> int:
     num_blocks = keys.integer("block_count", high=_MAX_LAYERS)
     num_mtp = keys.integer("nextn_predict_layers", low=0, high=_MAX_LAYERS, default=0)
     if num_mtp >= num_blocks:
@@ -260,7 +262,7 @@ def _num_trunk_layers(keys: _Keys) -> int:
     return num_blocks - num_mtp
 
 
-def _layer_kinds(keys: _Keys, num_layers: int) -> tuple[LayerKind, ...]:
+def _layer_kinds(keys: Keys, num_layers: int) -> tuple[LayerKind, ...]:
     interval = keys.integer("full_attention_interval", high=_MAX_LAYERS, default=4)
     by_interval = np.arange(1, num_layers + 1) % interval != 0
     recurrent = keys.raw("attention.recurrent_layers", by_interval)
@@ -283,7 +285,7 @@ def _layer_kinds(keys: _Keys, num_layers: int) -> tuple[LayerKind, ...]:
     return kinds
 
 
-def _head_counts(keys: _Keys, kinds: tuple[LayerKind, ...]) -> dict[str, int]:
+def _head_counts(keys: Keys, kinds: tuple[LayerKind, ...]) -> dict[str, int]:
     head_dim = keys.integer("attention.key_length")
     value_length = keys.integer("attention.value_length")
     if value_length != head_dim:
@@ -305,14 +307,14 @@ def _head_counts(keys: _Keys, kinds: tuple[LayerKind, ...]) -> dict[str, int]:
     }
 
 
-def _rope_theta(keys: _Keys) -> float:
+def _rope_theta(keys: Keys) -> float:
     scaling = keys.raw("rope.scaling.type", "none")
     if scaling != "none":
         raise keys.error("rope.scaling.type", f"{_shown(scaling)}; only unscaled RoPE is supported")
     return keys.number("rope.freq_base")
 
 
-def _delta_shape(keys: _Keys) -> dict[str, int]:
+def _delta_shape(keys: Keys) -> dict[str, int]:
     taps = keys.integer("ssm.conv_kernel")
     if taps != CONV_TAPS:
         raise keys.error("ssm.conv_kernel", f"{taps}; the network has {CONV_TAPS} taps")
