@@ -1,0 +1,1 @@
+"""Makes the bundled demo model and its DFlash drafter: data, training, export, reference."""
