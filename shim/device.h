@@ -59,8 +59,10 @@ struct mtlq_buffer {
     mtlq_memory memory;
     uint32_t page_bytes; /* sparse */
     uint64_t num_bytes;
-    uint8_t *contents;
-    mtlq_page *pages; /* sparse: [num_bytes / page_bytes] */
+    uint8_t *contents; /* NULL: not addressable by the process */
+    void *handle;      /* of the backend */
+    bool is_created;   /* by the backend */
+    mtlq_page *pages;  /* sparse: [num_bytes / page_bytes] */
 };
 
 struct mtlq_heap {
@@ -69,19 +71,19 @@ struct mtlq_heap {
     uint64_t num_bytes;
     uint8_t *contents;
     uint64_t num_mapped; /* pages of sparse buffers that show this heap */
-    int64_t handle;      /* of the backend */
+    void *handle;        /* of the backend */
+    bool is_created;     /* by the backend */
 };
 
 struct mtlq_library {
     mtlq_object object;
+    void *handle; /* of the backend, NULL = none */
 };
 
 struct mtlq_pipeline {
     mtlq_object object;
     mtlq_library *library;
-    const void *kernel; /* of the backend */
-    uint32_t num_bindings;
-    uint32_t args_bytes;
+    const void *kernel; /* of the backend, NULL = none */
 };
 
 struct mtlq_plan {
@@ -93,7 +95,7 @@ struct mtlq_plan {
     mtlq_buffer **grid_buffers;  /* [num_dispatches], NULL where the grid is in the record */
     mtlq_binding *bindings;
     mtlq_buffer **buffers;       /* [num_bindings] */
-    void **addresses;            /* [num_bindings], in this process */
+    void **addresses;            /* [num_bindings], in this process; NULL where it has none */
     uint8_t *args;               /* 64-byte aligned */
     uint64_t *nanoseconds;       /* [num_dispatches] with MTLQ_DEVICE_PROFILE, else NULL */
 };
@@ -105,13 +107,18 @@ struct mtlq_backend {
     void (*close)(mtlq_device *device);
     void (*get_info)(const mtlq_device *device, mtlq_device_info *info);
     int32_t (*buffer_create)(mtlq_buffer *buffer); /* sets contents, unless wrapped */
-    void (*buffer_free)(mtlq_buffer *buffer);
+    void (*buffer_free)(mtlq_buffer *buffer);      /* after the submissions that may use it */
     int32_t (*heap_create)(mtlq_heap *heap);
     void (*heap_free)(mtlq_heap *heap);
     int32_t (*map)(mtlq_device *device, const mtlq_map_op *ops, uint32_t num_ops);
     int32_t (*library_create)(mtlq_library *library, const char *source, uint64_t num_bytes);
+    void (*library_free)(mtlq_library *library);
     int32_t (*pipeline_create)(mtlq_pipeline *pipeline, const char *name,
                                const mtlq_constant *constants, uint32_t num_constants);
+    void (*pipeline_free)(mtlq_pipeline *pipeline);
+    /* Whether the kernel takes these bindings, arguments, group and grid; index is for the message. */
+    int32_t (*check_dispatch)(const mtlq_pipeline *pipeline, const mtlq_dispatch *dispatch,
+                              uint32_t index);
     int32_t (*submit)(mtlq_device *device, mtlq_plan *const *plans, uint32_t num_plans,
                       uint64_t *ticket);
     int32_t (*wait)(mtlq_device *device, uint64_t ticket, uint64_t timeout_nanoseconds);
@@ -119,6 +126,7 @@ struct mtlq_backend {
 };
 
 extern const mtlq_backend mtlq_cpu;
+extern const mtlq_backend mtlq_metal; /* where MTLQ_METAL is defined */
 
 /* Sets this thread's message and returns the status. */
 __attribute__((format(printf, 2, 3))) int32_t mtlq_fail(int32_t status, const char *format, ...);

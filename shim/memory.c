@@ -15,7 +15,7 @@ static void destroy_buffer(mtlq_object *object)
         for (uint64_t page = 0; page < buffer->num_bytes / buffer->page_bytes; page++)
             if (buffer->pages[page].heap)
                 write_page(buffer, page, (mtlq_page){0});
-    if (buffer->contents)
+    if (buffer->is_created)
         object->device->backend->buffer_free(buffer);
     free(buffer->pages);
 }
@@ -65,10 +65,10 @@ static int32_t create_buffer(mtlq_device *device, mtlq_memory memory, void *data
     buffer->contents = data;
     status = device->backend->buffer_create(buffer);
     if (status) {
-        buffer->contents = NULL;
         mtlq_object_release(object);
         return status;
     }
+    buffer->is_created = true;
     *out = buffer;
     return MTLQ_OK;
 }
@@ -94,11 +94,10 @@ int32_t mtlq_buffer_wrap(mtlq_device *device, void *data, uint64_t num_bytes, mt
         *out = NULL;
     if (!device || !data || !out)
         return mtlq_fail(MTLQ_E_ARGUMENT, "buffer_wrap: NULL argument");
-    int32_t status = check_size(device, "buffer_wrap", num_bytes);
-    if (status)
-        return status;
+    if (!num_bytes)
+        return mtlq_fail(MTLQ_E_ARGUMENT, "buffer_wrap: no bytes");
     mtlq_lock(device);
-    status = create_buffer(device, MTLQ_WRAPPED, data, num_bytes, 0, out);
+    int32_t status = create_buffer(device, MTLQ_WRAPPED, data, num_bytes, 0, out);
     mtlq_unlock(device);
     return status;
 }
@@ -127,6 +126,11 @@ int32_t mtlq_buffer_contents(mtlq_buffer *buffer, void **out)
         *out = NULL;
     if (!buffer || !out)
         return mtlq_fail(MTLQ_E_ARGUMENT, "buffer_contents: NULL argument");
+    if (!buffer->contents)
+        return mtlq_fail(MTLQ_E_UNSUPPORTED,
+                         "buffer_contents: sparse buffer %u is the device's alone; take the contents "
+                         "of the heap it maps",
+                         buffer->object.id);
     *out = buffer->contents;
     return MTLQ_OK;
 }
@@ -146,7 +150,7 @@ void mtlq_buffer_free(mtlq_buffer *buffer)
 static void destroy_heap(mtlq_object *object)
 {
     mtlq_heap *heap = (mtlq_heap *)object;
-    if (heap->contents)
+    if (heap->is_created)
         object->device->backend->heap_free(heap);
 }
 
@@ -166,6 +170,7 @@ static int32_t create_heap(mtlq_device *device, uint64_t num_bytes, uint32_t pag
         mtlq_object_release(object);
         return status;
     }
+    heap->is_created = true;
     *out = heap;
     return MTLQ_OK;
 }

@@ -12,7 +12,12 @@ _Static_assert(sizeof(mtlq_dispatch) == 64, "mtlq_dispatch");
 _Static_assert(sizeof(mtlq_constant) == 8, "mtlq_constant");
 _Static_assert(sizeof(void *) == 8, "the ABI is for 64-bit systems");
 
-static const mtlq_backend *const backends[] = {&mtlq_cpu};
+static const mtlq_backend *const backends[] = {
+    &mtlq_cpu,
+#if defined(MTLQ_METAL)
+    &mtlq_metal,
+#endif
+};
 #define NUM_BACKENDS (sizeof(backends) / sizeof(backends[0]))
 
 static _Thread_local char last_error[512];
@@ -76,7 +81,8 @@ int32_t mtlq_device_open(const char *name, const mtlq_device_desc *desc, mtlq_de
         if (!strcmp(name, backends[i]->name))
             backend = backends[i];
     if (!backend)
-        return mtlq_fail(MTLQ_E_NOT_FOUND, "no device \"%.40s\" in this build; it has \"cpu\"", name);
+        return mtlq_fail(MTLQ_E_NOT_FOUND, "no device \"%.40s\" in this build; it has \"cpu\"%s", name,
+                         NUM_BACKENDS > 1 ? " and \"metal\"" : "");
     mtlq_device *device = calloc(1, sizeof *device);
     if (!device)
         return mtlq_fail(MTLQ_E_NOMEM, "device_open: out of memory");

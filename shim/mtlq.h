@@ -76,7 +76,7 @@ typedef struct mtlq_device_info {
     char isa[16];                  /* kernels in use */
     uint64_t memory_bytes;         /* what the device can use in all */
     uint64_t max_buffer_bytes;
-    uint64_t wrap_alignment_bytes; /* address and size alignment that mtlq_buffer_wrap wants */
+    uint64_t wrap_alignment_bytes; /* of the address that mtlq_buffer_wrap wants */
     uint32_t sparse_page_bytes[4]; /* page sizes of sparse buffers, ascending, 0 = none */
     uint32_t max_mappings;         /* of the operating system, for buffers and heaps; 0 = unlimited */
     uint32_t reserved;
@@ -92,14 +92,15 @@ MTLQ_API int32_t mtlq_device_get_info(mtlq_device *device, mtlq_device_info *inf
 
 /* Zero-filled memory that both sides see; physical pages come on first touch. [device] */
 MTLQ_API int32_t mtlq_buffer_create(mtlq_device *device, uint64_t num_bytes, mtlq_buffer **out);
-/* A buffer over memory of the caller (a mapped file): no copy. [device] */
+/* A buffer over memory of the caller (a mapped file): no copy. The device may read, never use, the rest
+ * of the last page. [device] */
 MTLQ_API int32_t mtlq_buffer_wrap(mtlq_device *device, void *data, uint64_t num_bytes, mtlq_buffer **out);
 /* A virtual range of num_bytes, nothing behind it until mtlq_map. page_bytes must divide num_bytes and
  * be one of the device's sparse page sizes, or on the cpu any multiple of the system's page. Touching an
  * unmapped page is a fault. [device] */
 MTLQ_API int32_t mtlq_sparse_create(mtlq_device *device, uint64_t num_bytes, uint32_t page_bytes,
                                     mtlq_buffer **out);
-/* The address of a buffer in this process. [any] */
+/* The address of a buffer in this process; metal: MTLQ_E_UNSUPPORTED for a sparse one. [any] */
 MTLQ_API int32_t mtlq_buffer_contents(mtlq_buffer *buffer, void **out);
 /* The number by which dispatch and map records name this buffer; never reused by its device. [any] */
 MTLQ_API uint32_t mtlq_buffer_id(const mtlq_buffer *buffer);
@@ -137,7 +138,7 @@ MTLQ_API int32_t mtlq_map(mtlq_device *device, const mtlq_map_op *ops, uint32_t 
 
 typedef struct mtlq_constant {
     uint32_t index; /* function constant */
-    uint32_t value; /* its bits: uint32, int32 or float32 */
+    uint32_t value; /* of a uint */
 } mtlq_constant;
 
 /* metal: compiles source (UTF-8). cpu: source must be NULL, the kernels are built in. [device] */

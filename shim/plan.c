@@ -8,7 +8,9 @@
 
 static void destroy_library(mtlq_object *object)
 {
-    (void)object;
+    mtlq_library *library = (mtlq_library *)object;
+    if (library->handle)
+        object->device->backend->library_free(library);
 }
 
 int32_t mtlq_library_create(mtlq_device *device, const char *source, uint64_t num_bytes,
@@ -40,7 +42,10 @@ void mtlq_library_free(mtlq_library *library)
 
 static void destroy_pipeline(mtlq_object *object)
 {
-    mtlq_object_release(&((mtlq_pipeline *)object)->library->object);
+    mtlq_pipeline *pipeline = (mtlq_pipeline *)object;
+    if (pipeline->kernel)
+        object->device->backend->pipeline_free(pipeline);
+    mtlq_object_release(&pipeline->library->object);
 }
 
 int32_t mtlq_pipeline_create(mtlq_library *library, const char *name, const mtlq_constant *constants,
@@ -160,7 +165,8 @@ static int32_t bind_buffer(mtlq_plan *plan, uint32_t index)
                          (unsigned long long)buffer->num_bytes);
     buffer->object.num_refs++;
     plan->buffers[index] = buffer;
-    plan->addresses[index] = buffer->contents + binding->offset_bytes;
+    if (buffer->contents)
+        plan->addresses[index] = buffer->contents + binding->offset_bytes;
     return MTLQ_OK;
 }
 
@@ -205,13 +211,8 @@ static int32_t check_dispatch(mtlq_plan *plan, uint32_t index, uint32_t num_args
         return mtlq_fail(MTLQ_E_ARGUMENT,
                          "dispatch %u: argument offset %u (a multiple of 16), %u bytes of %u", index,
                          dispatch->args_offset, dispatch->args_bytes, num_args_bytes);
-    if (dispatch->num_bindings != pipeline->num_bindings ||
-        dispatch->args_bytes != pipeline->args_bytes)
-        return mtlq_fail(MTLQ_E_ARGUMENT,
-                         "dispatch %u: %u bindings and %u argument bytes, the kernel takes %u and %u",
-                         index, dispatch->num_bindings, dispatch->args_bytes, pipeline->num_bindings,
-                         pipeline->args_bytes);
-    return bind_grid(plan, index);
+    int32_t status = plan->object.device->backend->check_dispatch(pipeline, dispatch, index);
+    return status ? status : bind_grid(plan, index);
 }
 
 static int32_t fill_plan(mtlq_plan *plan, const mtlq_plan_desc *desc)

@@ -111,11 +111,32 @@ static int32_t cpu_pipeline_create(mtlq_pipeline *pipeline, const char *name,
         if (strcmp(name, kernel->name))
             continue;
         pipeline->kernel = kernel;
-        pipeline->num_bindings = kernel->num_bindings;
-        pipeline->args_bytes = kernel->args_bytes;
         return MTLQ_OK;
     }
     return mtlq_fail(MTLQ_E_NOT_FOUND, "no %s kernel \"%.40s\"", cpu->isa->name, name);
+}
+
+/* Kernels are built in, and a library has nothing of its own. */
+static void cpu_pipeline_free(mtlq_pipeline *pipeline)
+{
+    (void)pipeline;
+}
+
+static void cpu_library_free(mtlq_library *library)
+{
+    (void)library;
+}
+
+static int32_t cpu_check_dispatch(const mtlq_pipeline *pipeline, const mtlq_dispatch *dispatch,
+                                  uint32_t index)
+{
+    const mtlq_kernel *kernel = pipeline->kernel;
+    if (dispatch->num_bindings != kernel->num_bindings || dispatch->args_bytes != kernel->args_bytes)
+        return mtlq_fail(MTLQ_E_ARGUMENT,
+                         "dispatch %u: %u bindings and %u argument bytes, %s takes %u and %u", index,
+                         dispatch->num_bindings, dispatch->args_bytes, kernel->name,
+                         kernel->num_bindings, kernel->args_bytes);
+    return MTLQ_OK;
 }
 
 /* ---- submission ---------------------------------------------------------------------------- */
@@ -211,7 +232,10 @@ const mtlq_backend mtlq_cpu = {
     .heap_free = mtlq_pages_heap_free,
     .map = mtlq_pages_map,
     .library_create = cpu_library_create,
+    .library_free = cpu_library_free,
     .pipeline_create = cpu_pipeline_create,
+    .pipeline_free = cpu_pipeline_free,
+    .check_dispatch = cpu_check_dispatch,
     .submit = cpu_submit,
     .wait = cpu_wait,
     .ticket_time = cpu_ticket_time,

@@ -69,7 +69,7 @@ int32_t mtlq_pages_heap_create(mtlq_heap *heap)
         return fail_system(error, "heap_create", heap->num_bytes);
     }
     heap->contents = contents;
-    heap->handle = file;
+    heap->handle = (void *)(intptr_t)file;
     heap->object.device->num_mappings++;
     return MTLQ_OK;
 }
@@ -77,7 +77,7 @@ int32_t mtlq_pages_heap_create(mtlq_heap *heap)
 void mtlq_pages_heap_free(mtlq_heap *heap)
 {
     munmap(heap->contents, heap->num_bytes);
-    close((int)heap->handle);
+    close((int)(intptr_t)heap->handle);
     heap->object.device->num_mappings--;
 }
 
@@ -101,7 +101,7 @@ static int32_t apply(mtlq_device *device, const mtlq_map_op *op)
     if (op->kind == MTLQ_MAP) {
         const mtlq_heap *heap = mtlq_object_find(device, MTLQ_KIND_HEAP, op->heap);
         mapped = mmap(address, num_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-                      (int)heap->handle, (off_t)(op->heap_page * heap->page_bytes));
+                      (int)(intptr_t)heap->handle, (off_t)(op->heap_page * heap->page_bytes));
     } else {
         mapped = mmap(address, num_bytes, PROT_NONE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
