@@ -7,7 +7,7 @@ cdef class Batch:
     cdef uint32_t[::1] header
     cdef int32_t[::1] input_ids, row_sequence, positions  # [R]
     cdef int32_t[::1] query_start_loc  # [S + 1]
-    cdef int32_t[::1] sequence_slots, batched_kv_valid, bank, state, replay  # [S]
+    cdef int32_t[::1] sequence_slots, batched_kv_valid, bank, state  # [S]
     cdef int32_t[::1] logit_rows  # [L]
     cdef SequenceFields **live  # [S]
     cdef readonly Py_ssize_t num_rows

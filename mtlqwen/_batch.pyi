@@ -14,5 +14,3 @@ class Batch:
         Rows from the last known token of a sequence on get logits; `logit_row` says where.
         ValueError if the arrays are too short.
         """
-    def drafts(self, sequence: Sequence) -> list[int]:
-        """The drafts that this pass has verified, in order."""

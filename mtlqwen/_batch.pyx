@@ -18,7 +18,6 @@ cdef class Batch:
         self.batched_kv_valid = arrays.batched_kv_valid
         self.bank = arrays.bank
         self.state = arrays.state
-        self.replay = arrays.pending
         self.logit_rows = arrays.logit_rows
         cdef Py_ssize_t max_sequences = self.sequence_slots.shape[0]
         self.live = <SequenceFields **>malloc(max_sequences * sizeof(SequenceFields *))
@@ -47,13 +46,6 @@ cdef class Batch:
             self.fill(n)
         return rows
 
-    def drafts(self, Sequence sequence not None):
-        cdef const SequenceFields *s = &sequence.fields
-        if s.n_draft == 0:
-            return []
-        cdef Py_ssize_t row = self.logit_rows[s.logit_row] + 1
-        return [self.input_ids[row + i] for i in range(s.n_draft)]
-
     cdef void fill(self, Py_ssize_t n) noexcept nogil:
         cdef Py_ssize_t i, k, row = 0, logit_row = 0, wanted
         cdef SequenceFields *s
@@ -64,7 +56,6 @@ cdef class Batch:
             self.batched_kv_valid[i] = s.kv_valid
             self.bank[i] = s.bank
             self.state[i] = s.state
-            self.replay[i] = s.replay
             memcpy(&self.input_ids[row], s.tokens + s.kv_valid, s.count * sizeof(int32_t))
             for k in range(s.count):
                 self.row_sequence[row + k] = <int32_t>i
@@ -85,4 +76,4 @@ cdef class Batch:
 
 cdef inline Py_ssize_t num_logit_rows(const SequenceFields *s) noexcept nogil:
     """Rows from the last known token on predict something new; not positive within a prompt."""
-    return min(s.kv_valid + s.count - s.num_tokens + 1, s.count)
+    return s.kv_valid + s.count - s.num_tokens + 1

@@ -59,7 +59,7 @@ class KVMemory:
             runner.cache_buffers,
             runner.max_slots,
             runner.max_context // runner.block_tokens,
-            runner.tile_pages,
+            runner.pages_per_tile,
             self._max_runs(),
         )
         self.prefix = PrefixCache(

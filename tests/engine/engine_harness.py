@@ -122,6 +122,7 @@ class Harness:
             writable = sequence.bindings[sequence.kv_valid // block :]
             assert all(bound[bundle] == 1 for bundle in writable), "two may write one bundle"
             assert sequence.num_blocks * block >= sequence.kv_valid
+            assert sequence.kv_valid < sequence.next_checkpoint, "ran across a checkpoint"
         assert memory.prefix.num_bytes == len(entries) * self.runner.state_bytes
         assert memory.prefix.num_bytes <= memory.prefix.max_bytes
         for entry in entries:
@@ -144,7 +145,7 @@ class Harness:
         if not memory.map.is_empty:
             return
         assert runner.num_mapped_pages == sum(
-            s.num_blocks * runner.bundle_pages for s in self.engine.live
+            s.num_blocks * runner.num_tiles * runner.pages_per_tile for s in self.engine.live
         )
         for sequence in self.engine.live:
             assert runner.bundles_of_slot(sequence.slot) == [

@@ -72,6 +72,13 @@ class EngineMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.harness.clients)
     @rule(data=st.data())
+    def submit_again(self, data):
+        """The same prompt, whose end is a restart point for longer ones alone."""
+        ids = data.draw(st.sampled_from(self.harness.clients)).ids
+        self.harness.submit(ids, 4, checkpoints=[len(ids)])
+
+    @precondition(lambda self: self.harness.clients)
+    @rule(data=st.data())
     def cancel(self, data):
         client = data.draw(st.sampled_from(self.harness.clients))
         self.harness.engine.cancel(client.request)
