@@ -18,6 +18,8 @@ typedef ulong uint64_t;
 #define MTLQ_SEQUENCES 1
 #define MTLQ_LOGIT_ROWS 2
 
+#define MTLQ_UNBOUND (-1) /* in state i32[S]: the sequence verifies no draft in this step */
+
 typedef struct mtlq_batch_header {
     uint32_t num_rows;       /* R */
     uint32_t num_sequences;  /* S */
@@ -110,12 +112,25 @@ typedef struct mtlq_attention_args {
     uint32_t reserved;
 } mtlq_attention_args;
 
+/* Speculation: what conv and delta keep of the rows of a draft until it is known how many were accepted.
+ * The tape of a slot, f32 [bank][slot].. [row], has for each row of its last verifying step
+ *   k f32[hk, dk], d f32[hv, dv], exp(g) f32[hv]   of the delta rule: S = exp(g) S + k d^T
+ *   u f32[C]                                       of the convolution: the raw row
+ * state i32[S]: UNBOUND, or the slot that records, which is the sequence's own. pending i32[S]: rows of the
+ * tape in bank[s] that were accepted, but are not yet in the state of bank[s]. A step of a sequence
+ *   1. takes what bank[s] holds (nothing at kv_valid == 0) and replays its pending rows;
+ *   2. if UNBOUND, runs its rows from there and writes the result to the other bank;
+ *      if bound, writes what it has to the other bank first and runs its rows, which go to the other
+ *      bank's tape: as many rows as the tape has at most. The caller sets pending to those it accepts.
+ * So the caller flips banks after every step, and a sequence without rows only replays. */
+
 /* Causal depthwise convolution over 4 tokens, SiLU, then per head of head_dim channels q and k to unit
  * length (eps on the sum of squares), q also times q_scale. Channels: q heads, k heads, v heads.
  * The last 3 raw rows of each sequence are read from bank bank[s] and written to the other bank;
- * at kv_valid == 0 the tail is zero and not read.
+ * at kv_valid == 0 the tail is zero and not read. Replaying a raw row puts it at the end of the tail.
  * Bindings: header, query_start_loc, sequence_slots, batched_kv_valid, bank i32[S],
- *   u f32[R, C], w f32[4, C] (tap 3 = current token), tails f32 [bank][slot].. [3, C], y f32[R, C]. */
+ *   u f32[R, C], w f32[4, C] (tap 3 = current token), tails f32 [bank][slot].. [3, C], y f32[R, C],
+ *   state, pending, tape (at u of a row). */
 typedef struct mtlq_conv_args {
     uint32_t num_channels;  /* C */
     uint32_t num_key_heads; /* q heads = k heads */
@@ -125,6 +140,9 @@ typedef struct mtlq_conv_args {
     uint32_t reserved;
     uint64_t bank_stride; /* in floats, between banks of one slot */
     uint64_t slot_stride; /* in floats */
+    uint64_t tape_bank_stride;
+    uint64_t tape_slot_stride;
+    uint64_t tape_row_stride;
 } mtlq_conv_args;
 
 /* The gated delta rule, token by token (delta), or in chunks of 32 tokens (delta_chunk).
@@ -133,7 +151,13 @@ typedef struct mtlq_conv_args {
  * State f32 [dk, dv] per value head, read from bank bank[s], written to the other; zero at kv_valid == 0.
  * Bindings: header, query_start_loc, sequence_slots, batched_kv_valid, bank,
  *   y f32[R, C] (q, k, v of conv), a f32[R, hv], b f32[R, hv], ssm_a f32[hv], dt_bias f32[hv],
- *   states f32 [bank][slot].. [hv, dk, dv], o f32[R, hv * dv]. */
+ *   states f32 [bank][slot].. [hv, dk, dv], o f32[R, hv * dv], state, pending, tape (at k of a row).
+ * With MTLQ_STATES the tape has, for each row, the state after it, f32 [hv, dk, dv]: replaying is reading
+ * the last pending one, and step 2 writes no other state, so pending may not be 0 after a bound step.
+ * delta_chunk has no bound sequences and only the tape of MTLQ_TAPE. */
+#define MTLQ_TAPE   0 /* layouts */
+#define MTLQ_STATES 1
+
 typedef struct mtlq_delta_args {
     uint32_t num_key_heads;
     uint32_t num_value_heads; /* hv */
@@ -141,6 +165,11 @@ typedef struct mtlq_delta_args {
     uint32_t value_dim;       /* dv */
     uint64_t bank_stride;     /* in floats */
     uint64_t slot_stride;     /* in floats */
+    uint64_t tape_bank_stride;
+    uint64_t tape_slot_stride;
+    uint64_t tape_row_stride;
+    uint32_t layout;
+    uint32_t reserved;
 } mtlq_delta_args;
 
 /* y[rows, heads, dim] = rms(o) * w[dim] * silu(z). Bindings: header, o, z, w f32[dim], y. */

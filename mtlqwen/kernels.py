@@ -14,6 +14,7 @@ from .plan import Memory, PlanBuilder, Value
 from .weights import AttentionMixer, DeltaMixer, Tensor
 
 ROWS, SEQUENCES, LOGIT_ROWS = 0, 1, 2  # words of the batch header
+TAPE = 0  # layout of what delta records (docs/benchmarks.md, "Rollback")
 
 FLOAT_TYPES = frozenset({TensorType.F32, TensorType.F16, TensorType.BF16})
 UNIT_EPS = 1e-6  # on the sum of squares of q and k, fixed by the architecture
@@ -39,6 +40,7 @@ class BatchMemory:
     batched_kv_valid: Memory
     bank: Memory
     state: Memory
+    pending: Memory
     logit_rows: Memory
 
 
@@ -63,14 +65,31 @@ class AttentionCache:
 
 @dataclass(frozen=True)
 class DeltaState:
-    """GDN state and conv tail of one layer, at [bank 0][slot 0]; strides in floats."""
+    """GDN state, conv tail and tape of one layer, at [bank 0][slot 0]; strides in floats."""
 
     states: Memory
     tails: Memory
+    tape: Memory  # row 0 of max_draft_rows
     state_bank_stride: int
     state_slot_stride: int
     tail_bank_stride: int
     tail_slot_stride: int
+    tape_bank_stride: int
+    tape_slot_stride: int
+
+
+@dataclass(frozen=True)
+class TapeRow:
+    """What the tape keeps of a draft row in one layer, in floats: k, d, decays, raw channels."""
+
+    num_floats: int
+    raw_offset: int
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> TapeRow:
+        c = config
+        delta = c.num_key_heads * c.key_dim + c.num_value_heads * (c.value_dim + 1)
+        return cls(delta + c.num_channels, delta)
 
 
 @dataclass(frozen=True)
@@ -81,6 +100,7 @@ class Limits:
     max_logit_rows: int
     max_context: int
     block_tokens: int
+    max_draft_rows: int = 0  # of a sequence that verifies a draft: the rows of its tape
 
 
 class CpuKernels:
@@ -212,8 +232,9 @@ class CpuKernels:
         """Causal convolution and SiLU over q, k, v channels; q and k to unit length."""
         c = self.config
         y = self._value(ROWS, c.num_channels)
+        row = TapeRow.of(c)
         args = struct.pack(
-            "=IIIffIQQ",
+            "=IIIffIQQQQQ",
             c.num_channels,
             c.num_key_heads,
             c.key_dim,
@@ -222,9 +243,14 @@ class CpuKernels:
             0,
             state.tail_bank_stride,
             state.tail_slot_stride,
+            state.tape_bank_stride,
+            state.tape_slot_stride,
+            row.num_floats,
         )
-        operands = (*self._sequences(), u, mixer.conv, state.tails, y)
-        self._run("conv", args, *operands, out=(state.tails, y))
+        operands = (u, mixer.conv, state.tails, y)
+        tape = (self.batch.state, self.batch.pending, state.tape.at(4 * row.raw_offset))
+        out = (state.tails, y, state.tape)
+        self._run("conv", args, *self._sequences(), *operands, *tape, out=out)
         return y
 
     def delta(self, qkv: Value, a: Value, b: Value, mixer: DeltaMixer, state: DeltaState) -> Value:
@@ -232,16 +258,23 @@ class CpuKernels:
         c = self.config
         o = self._value(ROWS, c.num_value_heads * c.value_dim)
         args = struct.pack(
-            "=IIIIQQ",
+            "=IIIIQQQQQII",
             c.num_key_heads,
             c.num_value_heads,
             c.key_dim,
             c.value_dim,
             state.state_bank_stride,
             state.state_slot_stride,
+            state.tape_bank_stride,
+            state.tape_slot_stride,
+            TapeRow.of(c).num_floats,
+            TAPE,
+            0,
         )
-        operands = (*self._sequences(), qkv, a, b, mixer.decay, mixer.dt_bias, state.states, o)
-        self._run("delta", args, *operands, out=(state.states, o))
+        operands = (qkv, a, b, mixer.decay, mixer.dt_bias, state.states, o)
+        tape = (self.batch.state, self.batch.pending, state.tape)
+        out = (state.states, o, state.tape)
+        self._run("delta", args, *self._sequences(), *operands, *tape, out=out)
         return o
 
     def gated_norm(self, o: Value, z: Value, weight: Tensor) -> Value:

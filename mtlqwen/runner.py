@@ -13,12 +13,13 @@ from .config import ModelConfig
 from .device import Buffer, Device, Heap, Plan
 from .errors import MtlqError
 from .gguf import GGUF, open_gguf
-from .kernels import AttentionCache, BatchMemory, CpuKernels, DeltaState, Limits
+from .kernels import AttentionCache, BatchMemory, CpuKernels, DeltaState, Limits, TapeRow
 from .model import ModelMemory, forward
 from .plan import Memory, PlanBuilder
 from .weights import Weights
 
 NUM_BANKS = 2
+UNBOUND = -1  # in `state`: the sequence verifies no draft
 CONV_TAIL_ROWS = 3  # raw rows that a convolution over 4 tokens remembers
 
 
@@ -55,6 +56,7 @@ class Runner:
         max_context: int = 65_536,
         pass_tokens: int = 128,
         block_tokens: int = 128,
+        max_draft_rows: int = 0,
     ):
         if max_context % block_tokens:
             raise MtlqError(
@@ -69,6 +71,7 @@ class Runner:
         self.pass_tokens = pass_tokens
         self.block_tokens = block_tokens
         self.max_logit_rows = pass_tokens
+        self.max_draft_rows = max_draft_rows
         self.model_id = _identity(self.gguf)
         self._buffers: list[Buffer] = []
         self._heaps: dict[int, tuple[Heap, int]] = {}  # id -> heap, number of bundles
@@ -184,6 +187,11 @@ class Runner:
         self.state_bytes = self._slot_state_bytes + self._slot_tail_bytes
         self._states = self._buffer(NUM_BANKS * self.max_slots * self._slot_state_bytes)
         self._tails = self._buffer(NUM_BANKS * self.max_slots * self._slot_tail_bytes)
+        tape_row = TapeRow.of(c).num_floats
+        self._layer_tape = self.max_draft_rows * tape_row  # floats
+        slot_tape_bytes = 4 * self._num_delta_layers * self._layer_tape
+        # One row at least: plans bind the inside of a row even if none is recorded.
+        self._tape = self._buffer(max(NUM_BANKS * self.max_slots * slot_tape_bytes, 4 * tape_row))
 
     def _create_outputs(self) -> None:
         shape = (self.max_logit_rows, self.config.num_vocab_rows)
@@ -215,6 +223,7 @@ class Runner:
             arrays[name] = buffer.array(dtype, (length,), offset)
             operands[name] = Memory(buffer, offset)
         self.batch = BatchArrays(**arrays)
+        self.batch.state[:] = UNBOUND
         return BatchMemory(**{field.name: operands[field.name] for field in fields(BatchMemory)})
 
     def _create_rope(self) -> Memory:
@@ -233,7 +242,13 @@ class Runner:
 
     def _build_plan(self) -> tuple[Plan, list[str]]:
         builder = PlanBuilder(self.device)
-        limits = Limits(self.pass_tokens, self.max_logit_rows, self.max_context, self.block_tokens)
+        limits = Limits(
+            self.pass_tokens,
+            self.max_logit_rows,
+            self.max_context,
+            self.block_tokens,
+            self.max_draft_rows,
+        )
         kernels = CpuKernels(builder, self.config, self._create_batch(), limits)
         memory = ModelMemory(
             rope=self._create_rope(),
@@ -251,6 +266,7 @@ class Runner:
         num_attention = num_delta = 0
         state_slot = self._num_delta_layers * self._layer_state
         tail_slot = self._num_delta_layers * self._layer_tail
+        tape_slot = self._num_delta_layers * self._layer_tape
         for index, kind in enumerate(self.config.layer_kinds):
             if kind == "attention":
                 keys, values = self._caches[2 * num_attention : 2 * num_attention + 2]
@@ -263,10 +279,13 @@ class Runner:
                     DeltaState(
                         Memory(self._states, 4 * num_delta * self._layer_state, ("state", index)),
                         Memory(self._tails, 4 * num_delta * self._layer_tail, ("tail", index)),
+                        Memory(self._tape, 4 * num_delta * self._layer_tape, ("tape", index)),
                         state_bank_stride=self.max_slots * state_slot,
                         state_slot_stride=state_slot,
                         tail_bank_stride=self.max_slots * tail_slot,
                         tail_slot_stride=tail_slot,
+                        tape_bank_stride=self.max_slots * tape_slot,
+                        tape_slot_stride=tape_slot,
                     )
                 )
                 num_delta += 1

@@ -6,19 +6,27 @@
 #define TAPS 4u
 #define TAIL (TAPS - 1u)
 
-/* The raw rows of one sequence: those of this step after the last TAIL of the steps before. */
+/* The raw rows of one sequence: those of this step, before them those replayed, before them the tail. */
 typedef struct conv_sequence {
     const float *u;    /* [num_rows][num_channels] */
+    const float *tape; /* [num_pending][tape_stride] */
     const float *tail; /* [TAIL][tail_stride] */
-    uint32_t num_rows;
+    uint32_t num_rows, num_pending;
     uint64_t num_channels;
+    uint64_t tape_stride;
     uint64_t tail_stride; /* num_channels, or 0 at the start of a sequence: one row of zeros */
+    float *new_tail;      /* [TAIL][num_channels] */
+    float *record;        /* [num_rows][tape_stride], NULL where unbound */
 } conv_sequence;
 
 /* Row t from -TAIL to num_rows - 1. */
 static const float *raw_row(const conv_sequence *sequence, int64_t t)
 {
-    return t >= 0 ? sequence->u + (uint64_t)t * sequence->num_channels
+    if (t >= 0) {
+        return sequence->u + (uint64_t)t * sequence->num_channels;
+    }
+    t += sequence->num_pending;
+    return t >= 0 ? sequence->tape + (uint64_t)t * sequence->tape_stride
                   : sequence->tail + (uint64_t)(t + TAIL) * sequence->tail_stride;
 }
 
@@ -49,28 +57,44 @@ static conv_sequence sequence_of(const mtlq_call *call, uint64_t s, const float 
     const int32_t *query_start_loc = call->buffers[1];
     const int32_t *sequence_slots = call->buffers[2];
     const int32_t *kv_valid = call->buffers[3];
-    const int32_t *bank = call->buffers[4];
     const float *u = call->buffers[5];
-    const float *tails = call->buffers[7];
-    const float *tail =
-        tails + (uint64_t)sequence_slots[s] * args->slot_stride + (uint64_t)bank[s] * args->bank_stride;
+    const int32_t *state = call->buffers[9];
+    uint64_t slot = (uint64_t)sequence_slots[s], bank = (uint64_t)((const int32_t *)call->buffers[4])[s];
+    float *tail = (float *)call->buffers[7] + slot * args->slot_stride;
+    float *tape = call->buffers[11], *record = tape + (1 - bank) * args->tape_bank_stride;
     return (conv_sequence){
         .u = u + (uint64_t)query_start_loc[s] * args->num_channels,
-        .tail = kv_valid[s] ? tail : zeros,
+        .tape = tape + bank * args->tape_bank_stride + slot * args->tape_slot_stride,
+        .tail = kv_valid[s] ? tail + bank * args->bank_stride : zeros,
         .num_rows = (uint32_t)(query_start_loc[s + 1] - query_start_loc[s]),
+        .num_pending = (uint32_t)((const int32_t *)call->buffers[10])[s],
         .num_channels = args->num_channels,
+        .tape_stride = args->tape_row_stride,
         .tail_stride = kv_valid[s] ? args->num_channels : 0,
+        .new_tail = tail + (1 - bank) * args->bank_stride,
+        .record = state[s] == MTLQ_UNBOUND ? NULL : record + (uint64_t)state[s] * args->tape_slot_stride,
     };
+}
+
+/* Channels [begin, end) of the new tail, which ends before the rows of a draft, and of those on the tape. */
+static void keep_raw_rows(const conv_sequence *sequence, uint64_t begin, uint64_t end)
+{
+    uint64_t num_bytes = (end - begin) * sizeof(float);
+    int64_t last = sequence->record ? 0 : sequence->num_rows;
+    for (uint32_t j = 0; j < TAIL; j++) {
+        float *tail_row = sequence->new_tail + j * sequence->num_channels;
+        memcpy(tail_row + begin, raw_row(sequence, last + j - TAIL) + begin, num_bytes);
+    }
+    for (uint32_t t = 0; sequence->record && t < sequence->num_rows; t++) {
+        memcpy(sequence->record + t * sequence->tape_stride + begin, raw_row(sequence, t) + begin, num_bytes);
+    }
 }
 
 void MTLQ_NAME(conv)(const mtlq_call *call)
 {
     const mtlq_conv_args *args = call->args;
     const int32_t *query_start_loc = call->buffers[1];
-    const int32_t *sequence_slots = call->buffers[2];
-    const int32_t *bank = call->buffers[4];
     const float *w = call->buffers[6];
-    float *tails = call->buffers[7];
     float *y = call->buffers[8];
     uint64_t num_channels = args->num_channels, dim = args->head_dim;
     float *zeros = call->scratch;
@@ -97,11 +121,6 @@ void MTLQ_NAME(conv)(const mtlq_call *call)
                 }
             }
         }
-        float *new_tail = tails + (uint64_t)sequence_slots[s] * args->slot_stride +
-                          (uint64_t)(1 - bank[s]) * args->bank_stride;
-        for (uint32_t j = 0; j < TAIL; j++) {
-            const float *row = raw_row(&sequence, (int64_t)sequence.num_rows + j - TAIL);
-            memcpy(new_tail + j * num_channels + begin, row + begin, (end - begin) * sizeof *new_tail);
-        }
+        keep_raw_rows(&sequence, begin, end);
     }
 }

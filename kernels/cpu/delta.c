@@ -1,18 +1,15 @@
 /* delta.c: the gated delta rule token by token. The columns of the state do not depend on one another: a
  * stripe of 32 columns goes through all rows of its sequence while it stays in the first-level cache. */
-#include <stdbool.h>
-
 #include "delta_rows.h"
 
-#define STRIPE_LANES 2u
-#define STRIPE       (STRIPE_LANES * LANES)
-#define CACHE_LINE   64u
+#define CACHE_LINE 64u
 
 /* One row of one head, and where its state stripe comes from and goes to. */
 typedef struct delta_step {
     const float *q, *k, *v;
     float decay, beta; /* exp(g), sigmoid(b) */
     float *o;
+    float *d; /* where the tape keeps it, or NULL */
     const float *from;
     uint64_t from_stride;
     float *to;
@@ -49,6 +46,9 @@ static inline __attribute__((always_inline)) void run_step(const delta_step *ste
         lanes sum = lanes_add(seen[0][j], seen[1][j]);
         lanes v = lanes_load(step->v + j * LANES);
         d[j] = lanes_mul(lanes_splat(step->beta), lanes_fma(sum, lanes_splat(-step->decay), v));
+        if (step->d) {
+            lanes_store(step->d + j * LANES, d[j]);
+        }
     }
     from = step->from;
     for (uint64_t i = 0; i < key_dim; i += 2) {
@@ -78,16 +78,36 @@ static void run_step_within(const delta_step *step, uint32_t key_dim)
     run_step(step, key_dim, false, false);
 }
 
-/* The last row: the new state is not read again in this call, so it goes past the caches. */
-static void run_step_out(const delta_step *step, uint32_t key_dim)
+/* A new state is not read again in this call, so it goes past the caches. */
+static bool can_stream(const float *state, uint64_t stride)
 {
-    bool is_streamed = (uintptr_t)step->to % CACHE_LINE == 0 && step->to_stride % LANES == 0;
+    return (uintptr_t)state % CACHE_LINE == 0 && stride % LANES == 0;
+}
+
+static void run_last_step(const delta_step *step, uint32_t key_dim, bool is_streamed)
+{
     if (is_streamed && step->ahead) {
         run_step(step, key_dim, true, true);
     } else if (is_streamed) {
         run_step(step, key_dim, true, false);
+    } else if (step->ahead) {
+        run_step(step, key_dim, false, true);
     } else {
         run_step(step, key_dim, false, false);
+    }
+}
+
+static void store_stripe(const float *stripe, const mtlq_delta_args *args, float *state)
+{
+    bool is_streamed = can_stream(state, args->value_dim);
+    for (uint32_t i = 0; i < args->key_dim; i++, stripe += STRIPE, state += args->value_dim) {
+        for (uint32_t j = 0; j < STRIPE; j += LANES) {
+            if (is_streamed) {
+                lanes_stream(state + j, lanes_load(stripe + j));
+            } else {
+                lanes_store(state + j, lanes_load(stripe + j));
+            }
+        }
     }
 }
 
@@ -104,20 +124,34 @@ static void prefetch_row(const delta_rows *rows, uint32_t t, uint32_t key_dim, u
     }
 }
 
+/* What row t adds to the tape beside d: the first stripe does, as it is the same for all. */
+static void record_row(const delta_rows *rows, uint32_t t, uint32_t key_dim, float decay)
+{
+    float *row = rows->record + t * rows->tape_stride;
+    row[rows->tape_decay] = decay;
+    if (rows->records_k) {
+        memcpy(row + rows->tape_k, rows->k + t * rows->row_stride, key_dim * sizeof *row);
+    }
+}
+
 /* Columns [column, column + STRIPE) of one head through all rows of its sequence. */
 static void run_stripe(const delta_rows *rows, const mtlq_delta_args *args, uint32_t column,
                        const char *ahead, float *stripe)
 {
     delta_step step = {.from = stripe, .from_stride = STRIPE, .to = stripe, .to_stride = STRIPE};
-    if (rows->old_state) {
+    bool records_states = rows->record && args->layout == MTLQ_STATES;
+    bool records_tape = rows->record && !records_states;
+    bool writes_first = records_tape || rows->num_rows == 0;
+    if (!rows->old_state) {
+        memset(stripe, 0, sizeof *stripe * STRIPE * args->key_dim);
+    } else if (rows->num_pending > 0 || writes_first) {
+        replay(rows, args, column, stripe, STRIPE);
+    } else {
         step.from = rows->old_state + column;
         step.from_stride = args->value_dim;
-    } else {
-        memset(stripe, 0, sizeof *stripe * STRIPE * args->key_dim);
     }
-    for (uint32_t i = 0; rows->num_rows == 0 && i < args->key_dim; i++) { /* nothing to do but change banks */
-        memcpy(rows->new_state + (uint64_t)i * args->value_dim + column, step.from + i * step.from_stride,
-               STRIPE * sizeof *stripe);
+    if (writes_first) {
+        store_stripe(stripe, args, rows->new_state + column);
     }
     float decays[LANES], betas[LANES];
     for (uint32_t t = 0; t < rows->num_rows; t++) {
@@ -133,14 +167,25 @@ static void run_stripe(const delta_rows *rows, const mtlq_delta_args *args, uint
         step.decay = decays[t % LANES];
         step.beta = betas[t % LANES];
         step.o = rows->o + t * rows->o_stride + column;
+        if (records_tape) {
+            step.d = rows->record + t * rows->tape_stride + rows->tape_d + column;
+            if (column == 0) {
+                record_row(rows, t, args->key_dim, step.decay);
+            }
+        }
         if (t + 1 < rows->num_rows) {
             prefetch_row(rows, t + 1, args->key_dim, column);
             run_step_within(&step, args->key_dim);
         } else {
-            step.to = rows->new_state + column;
-            step.to_stride = args->value_dim;
+            if (!rows->record) {
+                step.to = rows->new_state + column;
+                step.to_stride = args->value_dim;
+            }
             step.ahead = ahead;
-            run_step_out(&step, args->key_dim);
+            run_last_step(&step, args->key_dim, !rows->record && can_stream(step.to, step.to_stride));
+        }
+        if (records_states) {
+            store_stripe(stripe, args, rows->record + t * rows->tape_stride + rows->tape_state + column);
         }
         step.from = stripe;
         step.from_stride = STRIPE;

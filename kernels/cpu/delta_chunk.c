@@ -170,10 +170,11 @@ void MTLQ_NAME(delta_chunk)(const mtlq_call *call)
     mtlq_share(call, args->num_value_heads * num_sequences, &begin, &end);
     for (uint64_t item = begin; item < end; item++) {
         delta_rows rows = delta_rows_of(call, item / num_sequences, item % num_sequences);
-        if (rows.old_state) {
-            memcpy(rows.new_state, rows.old_state, state_bytes);
-        } else {
+        if (!rows.old_state) {
             memset(rows.new_state, 0, state_bytes);
+        }
+        for (uint32_t column = 0; rows.old_state && column < dv; column += STRIPE) {
+            replay(&rows, args, column, rows.new_state + column, dv);
         }
         for (uint32_t first = 0; first < rows.num_rows; first += CHUNK) {
             uint32_t left = rows.num_rows - first;

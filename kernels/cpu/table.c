@@ -31,9 +31,9 @@
     KERNEL(swiglu, mtlq_swiglu_args, 4)                   \
     KERNEL(rotary, mtlq_rotary_args, 13)                  \
     KERNEL(attention, mtlq_attention_args, 10)            \
-    KERNEL(conv, mtlq_conv_args, 9)                       \
-    KERNEL(delta, mtlq_delta_args, 12)                    \
-    KERNEL(delta_chunk, mtlq_delta_args, 12)              \
+    KERNEL(conv, mtlq_conv_args, 12)                      \
+    KERNEL(delta, mtlq_delta_args, 15)                    \
+    KERNEL(delta_chunk, mtlq_delta_args, 15)              \
     KERNEL(gated_norm, mtlq_gated_norm_args, 5)           \
     KERNEL(argmax, mtlq_argmax_args, 3)
 

@@ -11,7 +11,7 @@
 #include "../../kernels/args.h"
 #include "../../shim/mtlq.h"
 
-#define MAX_BINDINGS 13
+#define MAX_BINDINGS 14
 #define SEQUENCES    3u
 #define ROWS         40u /* of the step: 1, 34 and 5 of three sequences */
 #define SLOTS        4u
@@ -41,7 +41,8 @@ typedef struct kernel_case {
 } kernel_case;
 
 static const int32_t starts[] = {0, 1, 35, 40}, slots[] = {2, 0, 3}, kv_valid[] = {0, 100, 127},
-                     banks[] = {1, 0, 1};
+                     banks[] = {1, 0, 1}, states[] = {MTLQ_UNBOUND, MTLQ_UNBOUND, 3}, pending[] = {0, 2, 5},
+                     unbound[] = {MTLQ_UNBOUND, MTLQ_UNBOUND, MTLQ_UNBOUND};
 static int32_t row_sequence[ROWS], positions[ROWS];
 static const int32_t indices[] = {3, 0, 39, 3};
 
@@ -49,6 +50,9 @@ static const int32_t indices[] = {3, 0, 39, 3};
 #define SEQUENCE_WORDS WORDS(starts), WORDS(slots), WORDS(kv_valid)
 #define ARGS(...)      &(__VA_ARGS__), sizeof(__VA_ARGS__)
 #define TILES          (SLOTS * CONTEXT / BLOCK)
+#define TAPE_ROWS      5u
+#define TAPE_STRIDES(row) SLOTS * TAPE_ROWS * (row), TAPE_ROWS * (row), row
+#define TAPE(STATE, row)  WORDS(STATE), WORDS(pending), {SMALL, 2 * SLOTS * TAPE_ROWS * (row), 0}
 
 #define ROTARY(H, KV, D)                                                                                     \
     {                                                                                                        \
@@ -74,21 +78,23 @@ static const int32_t indices[] = {3, 0, 39, 3};
     {                                                                                                        \
         "conv", #HK "x" #HV "x" #D,                                                                          \
             ARGS((mtlq_conv_args){(2 * HK + HV) * D, HK, D, 1e-6f, 0.0883883f, 0,                            \
-                                  SLOTS * 3 * (2 * HK + HV) * D, 3 * (2 * HK + HV) * D}),                    \
+                                  SLOTS * 3 * (2 * HK + HV) * D, 3 * (2 * HK + HV) * D,                      \
+                                  TAPE_STRIDES((2 * HK + HV) * D)}),                                         \
         {                                                                                                    \
             SEQUENCE_WORDS, WORDS(banks), {F32, ROWS * (2 * HK + HV) * D, 0},                                \
                 {F32, 4 * (2 * HK + HV) * D, 0}, {F32, 2 * SLOTS * 3 * (2 * HK + HV) * D, 0},                \
-                {OUT, ROWS * (2 * HK + HV) * D, 0}                                                           \
+                {OUT, ROWS * (2 * HK + HV) * D, 0}, TAPE(states, (2 * HK + HV) * D)                          \
         }                                                                                                    \
     }
-#define DELTA(KERNEL, HK, HV, DK, DV)                                                                        \
+#define DELTA(KERNEL, STATE, HK, HV, DK, DV)                                                                 \
     {                                                                                                        \
         KERNEL, #HK "x" #HV "x" #DK "x" #DV,                                                                 \
-            ARGS((mtlq_delta_args){HK, HV, DK, DV, SLOTS * HV * DK * DV, HV * DK * DV}),                     \
+            ARGS((mtlq_delta_args){HK, HV, DK, DV, SLOTS * HV * DK * DV, HV * DK * DV,                       \
+                                   TAPE_STRIDES(HK * DK + HV * DV + HV), MTLQ_TAPE, 0}),                     \
         {                                                                                                    \
             SEQUENCE_WORDS, WORDS(banks), {SMALL, ROWS * (2 * HK * DK + HV * DV), 0}, {F32, ROWS * HV, 0},   \
                 {F32, ROWS * HV, 0}, {NEGATIVE, HV, 0}, {F32, HV, 0}, {F32, 2 * SLOTS * HV * DK * DV, 0},    \
-                {OUT, ROWS * HV * DV, 0}                                                                     \
+                {OUT, ROWS * HV * DV, 0}, TAPE(STATE, HK * DK + HV * DV + HV)                                \
         }                                                                                                    \
     }
 
@@ -122,9 +128,9 @@ static const kernel_case cases[] = {
     ATTENTION(6, 1, 64, 0),
     CONV(2, 3, 128),
     CONV(1, 1, 48),
-    DELTA("delta", 1, 2, 128, 128),
-    DELTA("delta", 2, 2, 32, 64),
-    DELTA("delta_chunk", 1, 2, 128, 128),
+    DELTA("delta", states, 1, 2, 128, 128),
+    DELTA("delta", states, 2, 2, 32, 64),
+    DELTA("delta_chunk", unbound, 1, 2, 128, 128),
     MATRIX_CASES,
 };
 

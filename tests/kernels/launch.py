@@ -19,6 +19,7 @@ from mtlqwen.device import Device
 from mtlqwen.errors import DeviceError
 
 ROWS, SEQUENCES, LOGIT_ROWS = 0, 1, 2  # words of the batch header
+UNBOUND = -1
 INSTRUCTION_SETS = ("portable", "avx2", "avx512", "neon")
 THREADS = (1, 2, 3)
 
@@ -30,9 +31,9 @@ ARGS = {  # kernels/args.h
     "argmax": "=III",
     "rotary": "=IIIIIIfI",
     "attention": "=IIIIIfQIIII",
-    "conv": "=IIIffIQQ",
-    "delta": "=IIIIQQ",
-    "delta_chunk": "=IIIIQQ",
+    "conv": "=IIIffIQQQQQ",
+    "delta": "=IIIIQQQQQII",
+    "delta_chunk": "=IIIIQQQQQII",
 }
 
 
@@ -103,12 +104,16 @@ def header(rows: int, sequences: int = 0, logit_rows: int = 0) -> np.ndarray:
 
 @dataclass
 class Batch:
-    """A packed step: per sequence its rows, the positions cached before, its slot and its bank."""
+    """A packed step: per sequence its rows, the positions cached before, its slot and its bank;
+    and with drafts whether it is bound and how many rows it replays.
+    """
 
     lengths: list[int]
     kv_valid: list[int]
     slots: list[int]
     banks: list[int]
+    bound: list[bool] | None = None  # which sequences verify a draft; None: none does
+    pending: list[int] | None = None  # rows of the tape to replay; None: of none
 
     @property
     def num_rows(self) -> int:
@@ -135,6 +140,13 @@ class Batch:
         """query_start_loc, sequence_slots, batched_kv_valid, bank."""
         words = (np.array(x, np.int32) for x in (self.slots, self.kv_valid, self.banks))
         return [self.starts, *words]
+
+    def speculation(self) -> list[np.ndarray]:
+        """state, pending"""
+        bound = self.bound or [False] * len(self.slots)
+        state = [slot if b else UNBOUND for slot, b in zip(self.slots, bound, strict=True)]
+        pending = self.pending or [0] * len(self.slots)
+        return [np.array(state, np.int32), np.array(pending, np.int32)]
 
     def rows_of(self, sequence: int) -> slice:
         return slice(self.starts[sequence], self.starts[sequence + 1])

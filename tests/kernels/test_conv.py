@@ -11,13 +11,13 @@ NUM_SLOTS = 5
 def conv_args(key_heads, value_heads, dim):
     channels = (2 * key_heads + value_heads) * dim
     tail = 3 * channels
-    return (channels, key_heads, dim, EPS, dim**-0.5, 0, NUM_SLOTS * tail, tail)
+    return (channels, key_heads, dim, EPS, dim**-0.5, 0, NUM_SLOTS * tail, tail, 0, 0, 0)
 
 
 def conv(args, batch, u, w, tails):
-    *_, tails, y = run(
-        "conv", args, [batch.header, *batch.per_sequence(), u, w, tails, np.empty_like(u)]
-    )
+    no_tape = np.zeros(1, np.float32)
+    arrays = [u, w, tails, np.empty_like(u), *batch.speculation(), no_tape]
+    *_, tails, y, _, _, _ = run("conv", args, [batch.header, *batch.per_sequence(), *arrays])
     return y, tails
 
 
