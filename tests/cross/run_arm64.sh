@@ -19,4 +19,12 @@ emulate() {
 }
 emulate $out/smoke portable neon
 emulate $out/shim_test 3 5
+
+# A processor without sdot runs the portable kernels and refuses the others.
+emulate -cpu cortex-a57 $out/smoke portable
+if emulate -cpu cortex-a57 $out/smoke neon 2> $out/refusal; then
+    echo "arm64: neon runs where sdot is missing" >&2
+    exit 1
+fi
+grep -q "this machine runs portable" $out/refusal
 echo "arm64: passed"
