@@ -188,4 +188,22 @@ typedef struct mtlq_argmax_args {
     uint32_t rows;
 } mtlq_argmax_args;
 
+/* Below: what only drafters need. */
+
+/* features[rows, column .. column + dim] = x[rows, dim]: the hidden state after one layer as a part of the
+ * features. Bindings: header, x, features f32[rows, stride]. */
+typedef struct mtlq_tap_args {
+    uint32_t dim;
+    uint32_t rows;
+    uint32_t stride; /* of features: taps * dim */
+    uint32_t column;
+} mtlq_tap_args;
+
+/* input_ids[target_rows[rows]] = ids[rows]: the drafted tokens of one batch become rows of another.
+ * Bindings: header (of the batch of the ids), ids i32[rows], target_rows i32[rows], input_ids i32 (of the
+ * other batch). */
+typedef struct mtlq_scatter_ids_args {
+    uint32_t rows;
+} mtlq_scatter_ids_args;
+
 #endif

@@ -289,6 +289,16 @@ class CpuKernels:
         args = struct.pack("=III", c.num_tokens, c.num_vocab_rows, LOGIT_ROWS)
         self._run("argmax", args, logits, ids, out=(ids,))
 
+    def tap(self, x: Value, features: Value | Memory, tap: int, num_taps: int) -> None:
+        """Copies x to its columns of features [rows, num_taps * dim]."""
+        args = struct.pack("=IIII", x.dim, x.rows, num_taps * x.dim, tap * x.dim)
+        self._run("tap", args, x, features, out=(features,))
+
+    def scatter_ids(self, ids: Memory, target_rows: Memory, input_ids: Memory) -> None:
+        """input_ids[target_rows] = ids, for every row with logits of this batch."""
+        args = struct.pack("=I", LOGIT_ROWS)
+        self._run("scatter_ids", args, ids, target_rows, input_ids, out=(input_ids,))
+
     @property
     def _heads(self) -> AttentionHeads:
         c = self.config

@@ -35,7 +35,9 @@
     KERNEL(delta, mtlq_delta_args, 15)                    \
     KERNEL(delta_chunk, mtlq_delta_args, 15)              \
     KERNEL(gated_norm, mtlq_gated_norm_args, 5)           \
-    KERNEL(argmax, mtlq_argmax_args, 3)
+    KERNEL(argmax, mtlq_argmax_args, 3)                   \
+    KERNEL(tap, mtlq_tap_args, 3)                         \
+    KERNEL(scatter_ids, mtlq_scatter_ids_args, 4)
 
 #define DECLARE(kernel, args, num_bindings) void MTLQ_NAME(kernel)(const mtlq_call *call);
 #define RECORD(kernel, args, num_bindings) {#kernel, num_bindings, sizeof(args), MTLQ_NAME(kernel)},

@@ -1,7 +1,6 @@
-"""Rollback: after a draft of which some rows are accepted, delta and conv go on as if only those ran.
+"""Rollback: after a draft of which only some rows are accepted, delta and conv go on as from those.
 
-A sequence takes steps; a bound one records its rows, and the next step replays those accepted. Held
-against a plain run of the accepted rows alone, bit by bit.
+Held against plain runs of the accepted rows alone, bit by bit.
 """
 
 import numpy as np

@@ -31,4 +31,4 @@ def test_every_kernel_exists(isa):
         pytest.skip(str(error))
     with device:
         ids = {device.pipeline(kernel).id for kernel in KERNELS}
-    assert len(ids) == len(KERNELS) == 2 * len(WEIGHT_TYPES) + 11
+    assert len(ids) == len(KERNELS) == 2 * len(WEIGHT_TYPES) + 13
