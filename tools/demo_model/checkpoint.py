@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
 from tools.demo_model.layers import DEVICE
 from tools.demo_model.model import Target, TargetConfig
@@ -25,15 +25,13 @@ def save(folder: Path, name: str, model: nn.Module, record: dict[str, Any]) -> N
     (folder / f"{name}.json").write_text(json.dumps(record, indent=1))
 
 
-def load(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The configuration and the weights."""
-    record = json.loads((folder / f"{name}.json").read_text())
-    return record["config"], load_file(folder / f"{name}.safetensors")
+def load_config(folder: Path, name: str) -> dict[str, Any]:
+    return json.loads((folder / f"{name}.json").read_text())["config"]
 
 
 def load_target(folder: Path) -> Target:
     """The frozen target, its bfloat16 weights in float32."""
-    config, weights = load(folder, "target")
-    target = Target(TargetConfig(**config)).to(DEVICE)
+    target = Target(TargetConfig(**load_config(folder, "target"))).to(DEVICE)
+    weights = load_file(folder / "target.safetensors")
     target.load_state_dict({key: value.float() for key, value in weights.items()})
     return target.requires_grad_(False)
