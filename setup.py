@@ -5,6 +5,7 @@ MTLQ_WERROR=1 makes warnings of the C compiler errors.
 """
 
 import fcntl
+import importlib.util
 import os
 import shlex
 import shutil
@@ -40,6 +41,10 @@ C_FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-fPIC", "-fvisibility=hidden", "-Wall",
 C_FLAGS.append("-ffp-contract=off")  # results must not depend on the instruction set
 if os.environ.get("MTLQ_WERROR"):  # for developers: no warning may break an installation
     C_FLAGS.append("-Werror")
+
+# The metal device: Objective-C with ARC, macOS 14 or later.
+OBJC_FLAGS = ["-fobjc-arc", "-fobjc-arc-exceptions", "-fblocks", "-mmacosx-version-min=14.0"]
+FRAMEWORKS = ["-framework", "Metal", "-framework", "Foundation", "-mmacosx-version-min=14.0"]
 
 # kernels/cpu is compiled once for each instruction set of the target.
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
@@ -155,10 +160,12 @@ class BuildMtlq(Command):
             self.link(link)
 
     def compile_steps(self) -> list[Step]:
-        steps = [
-            self.compile_step(source, [], "shim")
-            for source in sorted([*ROOT.glob("shim/*.c"), *ROOT.glob("shim/cpu/*.c")])
-        ]
+        flags = ["-DMTLQ_METAL"] if self.toolchain.apple else []
+        sources = sorted([*ROOT.glob("shim/*.c"), *ROOT.glob("shim/cpu/*.c")])
+        steps = [self.compile_step(source, flags, "shim") for source in sources]
+        if self.toolchain.apple:
+            sources = sorted(ROOT.glob("shim/metal/*.m"))
+            steps += [self.compile_step(source, OBJC_FLAGS, "shim") for source in sources]
         for isa, flags in self.toolchain.instruction_sets.items():
             flags = [*flags, f"-DMTLQ_ISA={isa}", f"-DMTLQ_ISA_{isa.upper()}"]
             kernels = sorted(ROOT.glob("kernels/cpu/*.c"))
@@ -174,7 +181,8 @@ class BuildMtlq(Command):
 
     def link_command(self) -> list[str]:
         if self.toolchain.apple:
-            flags = "-dynamiclib -install_name @rpath/libmtlq.1.dylib -compatibility_version 1"
+            flags = "-dynamiclib -install_name @rpath/libmtlq.1.dylib -compatibility_version 1 "
+            flags += " ".join(FRAMEWORKS)
         else:
             flags = "-shared -Wl,-soname,libmtlq.so.1 -Wl,-z,noexecstack"
         given = shlex.split(os.environ.get("LDFLAGS", ""))
@@ -227,6 +235,7 @@ class BuildExt(build_ext):
         places = [Path(self.build_lib)] + ([ROOT] if in_place else [])
         for place in places:
             install(command.output, place / "mtlqwen" / command.output.name)
+        install_metal_kernels(Path(self.build_lib) / "mtlqwen" / "metal")
 
     def get_outputs(self) -> list[str]:
         name = self.get_finalized_command("build_mtlq").output.name
@@ -239,6 +248,16 @@ def install(source: Path, target: Path) -> None:
     new = target.with_suffix(".new")
     shutil.copy2(source, new)
     new.replace(target)
+
+
+def install_metal_kernels(folder: Path) -> None:
+    """The text of each Metal library, its headers put in: what a device compiles at run time."""
+    spec = importlib.util.spec_from_file_location("source", ROOT / "mtlqwen" / "metal_source.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in ROOT.glob("kernels/metal/*.metal"):
+        (folder / path.name).write_text(module.library_source(path), encoding="utf-8")
 
 
 def cython_modules() -> list[Extension]:

@@ -162,16 +162,8 @@ _INFALLIBLE: dict[str, tuple[Any, tuple[Any, ...]]] = {
 _EXCEPTIONS = {E_NOMEM: OutOfMemory, E_LIMIT: LimitError}
 
 
-def _check(status: Any, function: Any, arguments: Any) -> Any:
-    if status:
-        exception = _EXCEPTIONS.get(status & 0xFF, DeviceError)
-        raise exception(lib.mtlq_last_error().decode("utf-8", "replace"), status=status)
-    return status
-
-
-def _load() -> CDLL:
-    suffix = "dylib" if sys.platform == "darwin" else "so"
-    path = Path(__file__).with_name(f"libmtlq.{suffix}")
+def load(path: Path) -> CDLL:
+    """The shim at `path`, with types declared and statuses turned into exceptions."""
     try:
         library = CDLL(str(path))
     except OSError as error:
@@ -182,9 +174,16 @@ def _load() -> CDLL:
             f"{path} has ABI {version >> 16}.{version & 0xFFFF}, this package needs "
             f"{ABI_MAJOR}.{ABI_MINOR}; build both together"
         )
+
+    def check(status: Any, function: Any, arguments: Any) -> Any:
+        if status:
+            exception = _EXCEPTIONS.get(status & 0xFF, DeviceError)
+            raise exception(library.mtlq_last_error().decode("utf-8", "replace"), status=status)
+        return status
+
     for name, argtypes in _FALLIBLE.items():
         function = library[f"mtlq_{name}"]
-        function.argtypes, function.restype, function.errcheck = argtypes, c_int32, _check
+        function.argtypes, function.restype, function.errcheck = argtypes, c_int32, check
         setattr(library, function.__name__, function)
     for name, (restype, argtypes) in _INFALLIBLE.items():
         function = library[f"mtlq_{name}"]
@@ -193,4 +192,4 @@ def _load() -> CDLL:
     return library
 
 
-lib = _load()
+lib = load(Path(__file__).with_name(f"libmtlq.{'dylib' if sys.platform == 'darwin' else 'so'}"))

@@ -18,6 +18,8 @@ import numpy.typing as npt
 from . import abi
 from .abi import lib
 
+Constants = tuple[tuple[int, int], ...]  # (index, value) of function constants
+
 
 @dataclass(frozen=True)
 class DeviceInfo:
@@ -162,10 +164,9 @@ class Device:
         self._handle: c_void_p | None = handle
         self._objects: weakref.WeakSet[_Object] = weakref.WeakSet()
         self._heaps: set[Heap] = set()
-        self._pipelines: dict[str, Pipeline] = {}
+        self._pipelines: dict[tuple[str, str | None, Constants], Pipeline] = {}
+        self._libraries: dict[str | None, c_void_p] = {}
         self.info = self._read_info()
-        self._library = c_void_p()
-        lib.mtlq_library_create(handle, None, 0, byref(self._library))
 
     @classmethod
     def open(
@@ -206,7 +207,10 @@ class Device:
         for kind in (Plan, Buffer, Heap, Pipeline):
             for item in [item for item in self._objects if isinstance(item, kind)]:
                 item.free()
-        lib.mtlq_library_free(self._library)
+        for library in self._libraries.values():
+            lib.mtlq_library_free(library)
+        self._libraries.clear()
+        self._pipelines.clear()
         lib.mtlq_device_close(self._handle)
         self._handle = None
 
@@ -217,7 +221,7 @@ class Device:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_library", None) is not None:
+        if getattr(self, "_libraries", None) is not None:
             self.close()
 
     # ---- memory --------------------------------------------------------------------------------
@@ -254,13 +258,29 @@ class Device:
 
     # ---- kernels and plans ---------------------------------------------------------------------
 
-    def pipeline(self, name: str) -> Pipeline:
-        """The kernel of that name; DeviceError with status abi.E_NOT_FOUND if there is none."""
-        if name not in self._pipelines:
+    def pipeline(self, name: str, source: str | None = None, constants: Constants = ()) -> Pipeline:
+        """The kernel of that name; DeviceError with status abi.E_NOT_FOUND if there is none.
+
+        source: text of its library, compiled once (metal); None: the kernels built in (cpu).
+        constants: (index, value) of its function constants.
+        """
+        key = name, source, constants
+        if key not in self._pipelines:
+            records = (abi.Constant * len(constants))(*(abi.Constant(*pair) for pair in constants))
             handle = c_void_p()
-            lib.mtlq_pipeline_create(self._library, name.encode(), None, 0, byref(handle))
-            self._pipelines[name] = Pipeline(self, handle, name)
-        return self._pipelines[name]
+            lib.mtlq_pipeline_create(
+                self._library(source), name.encode(), records, len(constants), byref(handle)
+            )
+            self._pipelines[key] = Pipeline(self, handle, name)
+        return self._pipelines[key]
+
+    def _library(self, source: str | None) -> c_void_p:
+        if source not in self._libraries:
+            text = source.encode() if source is not None else None
+            handle = c_void_p()
+            lib.mtlq_library_create(self.handle, text, len(text or b""), byref(handle))
+            self._libraries[source] = handle
+        return self._libraries[source]
 
     def plan(
         self, dispatches: npt.NDArray[np.void], bindings: npt.NDArray[np.void], args: bytes

@@ -17,6 +17,13 @@ def library_source(path: Path) -> str:
     return "".join(_inlined(path.resolve(), set()))
 
 
+def kernel_source(library: str) -> str:
+    """The text of kernels/metal/<library>.metal, of the checkout or as it was installed."""
+    package = Path(__file__).parent
+    checkout = package.parent / "kernels" / "metal" / f"{library}.metal"
+    return library_source(checkout if checkout.exists() else package / "metal" / checkout.name)
+
+
 def _inlined(path: Path, seen: set[Path]) -> list[str]:
     seen.add(path)
     lines = [f'#line 1 "{path.name}"\n']

@@ -64,10 +64,10 @@ def library(path: Path, mode: str, only: frozenset[str] | None = None) -> Path:
         source = directory / f"{path.stem}.cpp"
         source.write_text(text)
         flags = [*_COMMON, *_KERNEL_FLAGS, *kernel_flags, f"-I{HERE}"]
-        _run([COMPILER, *flags, *link_flags, "-shared", source, runtime, "-o", target])
+        run([COMPILER, *flags, *link_flags, "-shared", source, runtime, "-o", target])
 
     headers = [HERE / name for name in ("runtime.h", "metal_cpu.h", "metal_cpu_simd.h")]
-    return _cached(
+    return cached(
         f"{path.stem}-{mode}.so", [text, str(runtime), _flags(mode), *headers], compile_to
     )
 
@@ -80,10 +80,10 @@ def driver(mode: str) -> Path:
 
     def compile_to(target: Path, directory: Path) -> None:
         flags = [flag for flag in _COMMON if flag != "-fPIC"]
-        _run([COMPILER, *flags, "-O1", *link_flags, source, "-ldl", "-rdynamic", "-o", target])
+        run([COMPILER, *flags, "-O1", *link_flags, source, "-ldl", "-rdynamic", "-o", target])
 
     inputs = [source, HERE / "runtime.h", HERE / "case_file.h", _flags(mode)]
-    return _cached(f"driver-{mode}", inputs, compile_to)
+    return cached(f"driver-{mode}", inputs, compile_to)
 
 
 @functools.cache
@@ -92,16 +92,16 @@ def _runtime_object(mode: str) -> Path:
     flags = MODES[mode][1]
 
     def compile_to(target: Path, directory: Path) -> None:
-        _run([COMPILER, *_COMMON, *flags, "-c", source, "-o", target])
+        run([COMPILER, *_COMMON, *flags, "-c", source, "-o", target])
 
-    return _cached(f"runtime-{mode}.o", [source, HERE / "runtime.h", _flags(mode)], compile_to)
+    return cached(f"runtime-{mode}.o", [source, HERE / "runtime.h", _flags(mode)], compile_to)
 
 
 def _flags(mode: str) -> str:
     return repr((_COMMON, _KERNEL_FLAGS, MODES[mode]))
 
 
-def _cached(name: str, inputs: list, compile_to) -> Path:
+def cached(name: str, inputs: list, compile_to) -> Path:
     digest = hashlib.sha256()
     for item in inputs:
         digest.update(item.read_bytes() if isinstance(item, Path) else item.encode())
@@ -117,7 +117,7 @@ def _cached(name: str, inputs: list, compile_to) -> Path:
     return target
 
 
-def _run(command: list) -> None:
+def run(command: list) -> None:
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stderr[-6000:]}")
