@@ -12,14 +12,17 @@ from mtlqwen.gguf import TensorType
 ARGS = (Path(__file__).parents[2] / "kernels" / "args.h").read_text()
 OPERATIONS = re.findall(r"typedef struct mtlq_(\w+)_args \{", ARGS)
 WEIGHT_TYPES = [tensor_type.name.lower() for tensor_type in TensorType]
+SUFFIXES = {
+    "embed": WEIGHT_TYPES,
+    "linear": WEIGHT_TYPES,
+    "select_path": ["f32", "f16", "bf16"],
+}
 KERNELS = [
     kernel
     for operation in OPERATIONS
-    for kernel in (
-        [f"{operation}_{name}" for name in WEIGHT_TYPES]
-        if operation in ("embed", "linear")
-        else [operation]
-    )
+    for kernel in [
+        f"{operation}_{name}" if name else operation for name in SUFFIXES.get(operation, [""])
+    ]
 ] + ["delta_chunk"]
 
 
@@ -31,4 +34,4 @@ def test_every_kernel_exists(isa):
         pytest.skip(str(error))
     with device:
         ids = {device.pipeline(kernel).id for kernel in KERNELS}
-    assert len(ids) == len(KERNELS) == 2 * len(WEIGHT_TYPES) + 13
+    assert len(ids) == len(KERNELS) == 2 * len(WEIGHT_TYPES) + 17

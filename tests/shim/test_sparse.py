@@ -3,12 +3,12 @@
 import mmap
 import os
 import resource
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from child import run_python
 
 from mtlqwen import abi
 from mtlqwen.device import Buffer, Heap
@@ -109,7 +109,6 @@ def test_any_multiple_of_the_system_page_is_a_page(device, page_bytes):
 def test_touching_an_unmapped_page_is_a_fault(case):
     code = """
 import sys
-sys.path.insert(0, sys.argv[2])
 from mtlqwen.device import Device
 from test_sparse import PAGE, mapping, unmapping, view
 device = Device.open(num_threads=1)
@@ -122,10 +121,7 @@ if sys.argv[1] == "unmapped":
 print("before", flush=True)
 print(view(sparse)[2 if sys.argv[1] == "beside a mapped page" else 1, 0])
 """
-    directory = str(Path(__file__).parent)
-    result = subprocess.run(
-        [sys.executable, "-c", code, case, directory], capture_output=True, text=True
-    )
+    result = run_python(code, case)
     assert result.stdout == "before\n"
     assert result.returncode != 0
 

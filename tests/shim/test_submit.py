@@ -2,13 +2,12 @@
 
 import os
 import resource
-import subprocess
-import sys
 import threading
 import time
 
 import numpy as np
 import pytest
+from child import run_python
 from rotation import Rotation, make_plan
 
 from mtlqwen import abi
@@ -128,8 +127,7 @@ def test_default_number_of_threads_is_that_of_usable_cores():
     usable = os.sched_getaffinity(0)
     code = "from mtlqwen.device import Device; print(Device.open().info.num_threads)"
     pin = f"import os; os.sched_setaffinity(0, {{{min(usable)}}}); "
-    said = subprocess.check_output([sys.executable, "-c", pin + code], text=True)
-    assert int(said) == 1
+    assert run_python(pin + code).stdout == "1\n"
     with Device.open() as device:
         assert 1 <= device.info.num_threads <= len(usable)
 
@@ -137,8 +135,7 @@ def test_default_number_of_threads_is_that_of_usable_cores():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_child_is_told_to_open_its_own_device():
     code = """
-import os, sys
-sys.path.insert(0, sys.argv[1])
+import os
 from rotation import Rotation
 from mtlqwen.device import Device
 from mtlqwen.errors import DeviceError
@@ -159,5 +156,5 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 device.submit([plan])
 """
-    directory = os.path.dirname(__file__)
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code, directory], check=True, timeout=120)
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr
