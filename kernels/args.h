@@ -206,4 +206,30 @@ typedef struct mtlq_scatter_ids_args {
     uint32_t rows;
 } mtlq_scatter_ids_args;
 
+/* Dynamic convolution over a row and the row before, of groups of channels:
+ *   y[t] (+)= (base[side, 0] + dyn[t, side, 0]) x[t] + (base[side, 1] + dyn[t, side, 1]) x[t - 1]
+ * with x[-1] = 0 before the first row of a sequence and dyn's value of a group for all its channels.
+ * Bindings: header, row_sequence i32[R], x f32[R, dim], dyn f32[R, 2, 2, dim / group],
+ *   base f32[2, 2, dim] (side, tap), y. y may not be x. */
+typedef struct mtlq_block_conv_args {
+    uint32_t dim;
+    uint32_t group;      /* a multiple of 16 */
+    uint32_t side;       /* 0: before the sublayer, 1: after it */
+    uint32_t accumulate; /* 1: y += */
+} mtlq_block_conv_args;
+
+/* Chooses the tokens of drafted blocks, left to right: of the 16 largest logits of a row the one with the
+ * largest  logits[b] + sum(predecessor[p] * h * successor[b]),  the lowest id among equals; NaN counts as
+ * -infinity. p is the token before: that chosen for the row before or, if the row before has no logits (it
+ * is the anchor of its block; there always is one), its input id. Suffix: type of the codebooks, f32, f16
+ * or bf16.
+ * Bindings: header, input_ids i32[R], logit_rows i32[L] (ascending), logits f32[L, stride], h f32[L, rank],
+ *   predecessor [V, rank], successor [V, rank] (V >= num_valid), ids i32[L],
+ *   workspace i32[L, ceil(num_valid / 8192), 16]. */
+typedef struct mtlq_select_path_args {
+    uint32_t num_valid;
+    uint32_t stride;
+    uint32_t rank; /* a multiple of 16 */
+} mtlq_select_path_args;
+
 #endif

@@ -26,6 +26,9 @@ QUANTIZED_BYTES = 384
 # Partial results of attention split over the cache (kernels/cpu/attention.c).
 ATTENTION_WORKSPACE_BYTES = 8 << 20
 
+# Candidates of each piece of a row of logits (kernels/args.h, select_path).
+SELECT_CHUNK, SELECT_TOP = 8192, 16
+
 
 @dataclass(frozen=True)
 class BatchMemory:
@@ -298,6 +301,34 @@ class CpuKernels:
         """input_ids[target_rows] = ids, for every row with logits of this batch."""
         args = struct.pack("=I", LOGIT_ROWS)
         self._run("scatter_ids", args, ids, target_rows, input_ids, out=(input_ids,))
+
+    def block_conv(
+        self, x: Value, dyn: Value, base: Tensor, side: int, *, add_to: Value | None = None
+    ) -> Value:
+        """Each row and the one before it in its sequence, times base [2, 2, dim] + dyn [2, 2,
+        groups] at `side`: 0 before the sublayer, 1 behind it.
+        """
+        y = add_to or self._value(ROWS, x.dim)
+        group = 4 * x.dim // dyn.dim
+        args = struct.pack("=IIII", x.dim, group, side, add_to is not None)
+        self._run("block_conv", args, self.batch.row_sequence, x, dyn, base, y, out=(y,))
+        self._quantized.pop(y, None)
+        return y
+
+    def select_path(
+        self, logits: Memory, h: Value, predecessor: Tensor, successor: Tensor, ids: Memory
+    ) -> None:
+        """ids of the best path through the 16 best tokens of each row with logits; h [rows, rank],
+        codebooks [num_vocab_rows, rank].
+        """
+        c, batch = self.config, self.batch
+        num_chunks = -(-c.num_tokens // SELECT_CHUNK)
+        workspace_bytes = 4 * self.limits.max_logit_rows * num_chunks * SELECT_TOP
+        workspace = self.plan.value(LOGIT_ROWS, 0, workspace_bytes)
+        args = struct.pack("=III", c.num_tokens, c.num_vocab_rows, h.dim)
+        operands = (batch.input_ids, batch.logit_rows, logits, h, predecessor, successor)
+        kernel = f"select_path_{predecessor.type.name.lower()}"
+        self._run(kernel, args, *operands, ids, workspace, out=(ids, workspace))
 
     @property
     def _heads(self) -> AttentionHeads:

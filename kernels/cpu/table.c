@@ -37,7 +37,11 @@
     KERNEL(gated_norm, mtlq_gated_norm_args, 5)           \
     KERNEL(argmax, mtlq_argmax_args, 3)                   \
     KERNEL(tap, mtlq_tap_args, 3)                         \
-    KERNEL(scatter_ids, mtlq_scatter_ids_args, 4)
+    KERNEL(scatter_ids, mtlq_scatter_ids_args, 4)         \
+    KERNEL(block_conv, mtlq_block_conv_args, 6)           \
+    KERNEL(select_path_f32, mtlq_select_path_args, 9)     \
+    KERNEL(select_path_f16, mtlq_select_path_args, 9)     \
+    KERNEL(select_path_bf16, mtlq_select_path_args, 9)
 
 #define DECLARE(kernel, args, num_bindings) void MTLQ_NAME(kernel)(const mtlq_call *call);
 #define RECORD(kernel, args, num_bindings) {#kernel, num_bindings, sizeof(args), MTLQ_NAME(kernel)},

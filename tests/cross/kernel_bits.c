@@ -44,7 +44,7 @@ static const int32_t starts[] = {0, 1, 35, 40}, slots[] = {2, 0, 3}, kv_valid[] 
                      banks[] = {1, 0, 1}, states[] = {MTLQ_UNBOUND, MTLQ_UNBOUND, 3}, pending[] = {0, 2, 5},
                      unbound[] = {MTLQ_UNBOUND, MTLQ_UNBOUND, MTLQ_UNBOUND};
 static int32_t row_sequence[ROWS], positions[ROWS];
-static const int32_t indices[] = {3, 0, 39, 3};
+static const int32_t indices[] = {3, 0, 39, 3}, draft_rows[] = {36, 37, 38, 39};
 
 #define WORDS(array)   {I32, sizeof(array) / sizeof *(array), array}
 #define SEQUENCE_WORDS WORDS(starts), WORDS(slots), WORDS(kv_valid)
@@ -64,10 +64,10 @@ static const int32_t indices[] = {3, 0, 39, 3};
                 {OUT, TILES * BLOCK * KV * D / 2, 0}, {OUT, ROWS * H * D, 0}                                 \
         }                                                                                                    \
     }
-#define ATTENTION(H, KV, D, WORKSPACE)                                                                       \
+#define ATTENTION(H, KV, D, WORKSPACE, GATED, CAUSAL, WINDOW)                                                \
     {                                                                                                        \
-        "attention", #H "x" #KV "x" #D "/" #WORKSPACE,                                                       \
-            ARGS((mtlq_attention_args){H, KV, D, CONTEXT, BLOCK, 0.0625f, WORKSPACE, 1, 1, 0, 0}),           \
+        "attention", #H "x" #KV "x" #D "/" #WORKSPACE "/" #GATED #CAUSAL #WINDOW,                            \
+            ARGS((mtlq_attention_args){H, KV, D, CONTEXT, BLOCK, 0.0625f, WORKSPACE, GATED, CAUSAL, WINDOW, 0}),\
         {                                                                                                    \
             SEQUENCE_WORDS, {F32, ROWS * H * D, 0}, {F16, TILES * BLOCK * KV * D, 0},                        \
                 {F16, TILES * BLOCK * KV * D, 0}, {F32, ROWS * H * 2 * D, 0}, {OUT, ROWS * H * D, 0},        \
@@ -121,11 +121,30 @@ static const kernel_case cases[] = {
      "20000",
      ARGS((mtlq_argmax_args){20000, 20010, MTLQ_LOGIT_ROWS}),
      {{F32, 4 * 20010, 0}, {OUT, 4, 0}}},
+    {"tap",
+     "77",
+     ARGS((mtlq_tap_args){77, MTLQ_ROWS, 231, 77}),
+     {{F32, ROWS * 77, 0}, {OUT, ROWS * 231, 0}}},
+    {"scatter_ids",
+     "4",
+     ARGS((mtlq_scatter_ids_args){MTLQ_LOGIT_ROWS}),
+     {WORDS(indices), WORDS(draft_rows), {OUT, ROWS, 0}}},
+    {"block_conv",
+     "192/16",
+     ARGS((mtlq_block_conv_args){192, 16, 1, 1}),
+     {WORDS(row_sequence), {F32, ROWS * 192, 0}, {F32, ROWS * 48, 0}, {F32, 4 * 192, 0}, {OUT, ROWS * 192, 0}}},
+    {"select_path_f16",
+     "20000x32",
+     ARGS((mtlq_select_path_args){20000, 20010, 32}),
+     {WORDS(row_sequence), WORDS(draft_rows), {F32, 4 * 20010, 0}, {F32, 4 * 32, 0}, {F16, 20000 * 32, 0},
+      {F16, 20000 * 32, 0}, {OUT, 4, 0}, {OUT, 4 * 3 * 16, 0}}},
     ROTARY(8, 2, 256),
     ROTARY(3, 1, 64),
-    ATTENTION(8, 2, 256, 0),
-    ATTENTION(8, 2, 256, 1048576),
-    ATTENTION(6, 1, 64, 0),
+    ATTENTION(8, 2, 256, 0, 1, 1, 0),
+    ATTENTION(8, 2, 256, 1048576, 1, 1, 0),
+    ATTENTION(6, 1, 64, 0, 1, 1, 0),
+    ATTENTION(8, 2, 128, 1048576, 0, 0, 100),
+    ATTENTION(8, 2, 128, 0, 0, 1, 30),
     CONV(2, 3, 128),
     CONV(1, 1, 48),
     DELTA("delta", states, 1, 2, 128, 128),
