@@ -1,4 +1,6 @@
 /* linear.c: the loops of the integer matrix products around the tile of one weight type. */
+#include <stdbool.h>
+
 #include "linear.h"
 
 /* Rows of x that share one unpacking of W; their sums stay in L1 beside the tile. */
@@ -12,11 +14,9 @@ typedef struct product {
     const xblock *x; /* [num_blocks][num_rows] */
     float *y;
     const mtlq_linear_args *args;
+    const linear_type *type;
     uint64_t num_rows;
     uint64_t num_blocks;
-    uint32_t block_bytes;
-    unpack_fn unpack;
-    multiply_fn multiply;
 } product;
 
 static uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -25,11 +25,11 @@ static uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static void copy_edge(const product *p, uint64_t first_row, uint64_t b, uint8_t *out)
 {
     uint64_t num_rows = min_u64(LINEAR_ROWS, p->args->out_dim - first_row);
-    uint64_t begin = b * p->block_bytes;
-    uint64_t num_bytes = min_u64(p->block_bytes, p->args->row_bytes - begin);
-    memset(out, 0, LINEAR_ROWS * p->block_bytes);
+    uint64_t begin = b * p->type->quant.block_bytes;
+    uint64_t num_bytes = min_u64(p->type->quant.block_bytes, p->args->row_bytes - begin);
+    memset(out, 0, LINEAR_ROWS * p->type->quant.block_bytes);
     for (uint64_t r = 0; r < num_rows; r++) {
-        memcpy(out + r * p->block_bytes, p->weights + (first_row + r) * p->args->row_bytes + begin, num_bytes);
+        memcpy(out + r * p->type->quant.block_bytes, p->weights + (first_row + r) * p->args->row_bytes + begin, num_bytes);
     }
 }
 
@@ -53,7 +53,7 @@ static void store_rows(const product *p, uint64_t first_row, uint64_t x_begin, c
 static void multiply_group(const product *p, uint64_t group, uint64_t x_begin, uint64_t x_end)
 {
     uint64_t count = x_end - x_begin, stride = p->args->row_bytes, first_row = group * LINEAR_ROWS;
-    uint64_t num_whole = first_row + LINEAR_ROWS <= p->args->out_dim ? stride / p->block_bytes : 0;
+    uint64_t num_whole = first_row + LINEAR_ROWS <= p->args->out_dim ? stride / p->type->quant.block_bytes : 0;
     const uint8_t *rows = p->weights + first_row * stride;
     uint64_t group_bytes = LINEAR_ROWS * stride;
     /* Only an address to prefetch, often past the end of W: never dereferenced. */
@@ -66,23 +66,83 @@ static void multiply_group(const product *p, uint64_t group, uint64_t x_begin, u
     for (uint64_t b = 0; b < p->num_blocks; b++) {
         const xblock *x = p->x + b * p->num_rows + x_begin;
         if (b < num_whole) {
-            p->unpack(rows + b * p->block_bytes, stride, &w);
+            p->type->unpack(rows + b * p->type->quant.block_bytes, stride, &w);
         } else {
             uint8_t edge[LINEAR_ROWS * MAX_BLOCK_BYTES];
             copy_edge(p, first_row, b, edge);
-            p->unpack(edge, p->block_bytes, &w);
+            p->type->unpack(edge, p->type->quant.block_bytes, &w);
         }
         for (uint64_t t = 0; t < count; t += LINEAR_TILE) {
             /* The first rows read W ahead, the others the activations of the rows after them. */
             const uint8_t *next = t == 0 ? (const uint8_t *)ahead : (const uint8_t *)(x + t + LINEAR_TILE);
-            p->multiply(&w, x + t, sums + t, (unsigned)min_u64(LINEAR_TILE, count - t), next);
+            p->type->multiply(&w, x + t, sums + t, (unsigned)min_u64(LINEAR_TILE, count - t), next);
         }
-        ahead += LINEAR_ROWS * p->block_bytes;
+        ahead += LINEAR_ROWS * p->type->quant.block_bytes;
     }
     store_rows(p, first_row, x_begin, sums, count);
 }
 
-void MTLQ_NAME(linear_blocks)(const mtlq_call *call, uint32_t block_bytes, unpack_fn unpack, multiply_fn multiply)
+#ifdef MTLQ_LINEAR_LONE_H
+/* y += the sums of num_blocks blocks of sixteen rows, the float operations of multiply_super. */
+static lanes add_lone_sums(const product *p, const lone_sums *sums, const xblock *x, uint64_t num_blocks, lanes y)
+{
+    const quant_type *quant = &p->type->quant;
+    for (uint64_t b = 0; b < num_blocks; b++) {
+        words pairs = words_load(sums->pairs[b]), sum = words_load(sums->codes[b]);
+        if (quant->zero_shift) {
+            sum = words_sub(sum, words_shl(pairs, quant->zero_shift));
+        }
+        lanes v = lanes_mul(lanes_load_f16(sums->steps[b]), words_to_lanes(sum));
+        if (quant->has_offset) {
+            v = lanes_fma(lanes_neg(lanes_load_f16(sums->offsets[b])), words_to_lanes(pairs), v);
+        }
+        y = lanes_fma(v, lanes_splat(x[b].step), y);
+    }
+    return y;
+}
+
+/* Sixteen rows of W times the only row of x. */
+static void multiply_lone(const product *p, const lone_x *lone, uint64_t group)
+{
+    uint64_t stride = p->args->row_bytes, first_row = group * LINEAR_ROWS;
+    uint64_t num_rows = min_u64(LINEAR_ROWS, p->args->out_dim - first_row);
+    lanes y = lanes_zero();
+    lone_sums sums;
+    if (num_rows < LINEAR_ROWS) {
+        memset(&sums, 0, sizeof sums);
+    }
+    for (uint64_t b = 0; b < p->num_blocks; b += LONE_BLOCKS) {
+        uint64_t num_blocks = min_u64(LONE_BLOCKS, p->num_blocks - b);
+        const uint8_t *rows = p->weights + first_row * stride + b * p->type->quant.block_bytes;
+        for (uint64_t r = 0; r < num_rows; r++) {
+            p->type->lone_row(rows + r * stride, p->x + b, lone + b, (unsigned)num_blocks, (unsigned)r, &sums);
+        }
+        y = add_lone_sums(p, &sums, p->x + b, num_blocks, y);
+    }
+    store_rows(p, first_row, 0, &y, 1);
+}
+
+/* Whether the call has one row of x and whole blocks, and a type that multiplies them; if so, does it. */
+static bool multiplied_lone(const mtlq_call *call, const product *p, uint64_t num_groups)
+{
+    bool fits = p->num_blocks * sizeof(lone_x) <= MTLQ_SCRATCH_BYTES;
+    if (p->num_rows != 1 || !p->type->lone_row || p->args->in_dim % XBLOCK_VALUES != 0 || !fits) {
+        return false;
+    }
+    lone_x *lone = call->scratch;
+    for (uint64_t b = 0; b < p->num_blocks; b++) {
+        lone_prepare(p->x + b, lone + b);
+    }
+    uint64_t begin, end;
+    mtlq_share(call, num_groups, &begin, &end);
+    for (uint64_t group = begin; group < end; group++) {
+        multiply_lone(p, lone, group);
+    }
+    return true;
+}
+#endif
+
+void MTLQ_NAME(linear_blocks)(const mtlq_call *call, const linear_type *type)
 {
     const mtlq_linear_args *args = call->args;
     product p = {
@@ -91,12 +151,15 @@ void MTLQ_NAME(linear_blocks)(const mtlq_call *call, uint32_t block_bytes, unpac
         .y = call->buffers[3],
         .args = args,
         .num_rows = mtlq_rows(call, args->rows),
+        .type = type,
         .num_blocks = (args->in_dim + XBLOCK_VALUES - 1u) / XBLOCK_VALUES,
-        .block_bytes = block_bytes,
-        .unpack = unpack,
-        .multiply = multiply,
     };
     uint64_t num_groups = (args->out_dim + LINEAR_ROWS - 1u) / LINEAR_ROWS;
+#ifdef MTLQ_LINEAR_LONE_H
+    if (multiplied_lone(call, &p, num_groups)) {
+        return;
+    }
+#endif
     uint64_t num_chunks = (p.num_rows + MAX_CHUNK_ROWS - 1u) / MAX_CHUNK_ROWS;
     uint64_t wanted_chunks = min_u64(p.num_rows / MIN_CHUNK_ROWS, call->num_workers);
     num_chunks = num_chunks < wanted_chunks ? wanted_chunks : num_chunks;

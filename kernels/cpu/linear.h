@@ -49,6 +49,14 @@
 #include "linear_portable.h"
 #endif
 
+#if MTLQ_ISA_ID == MTLQ_ISA_IS_avx2
+#include "linear_lone.h"
+#define LONE_ROW(name) name##_lone_row
+#else
+typedef const void *lone_row_fn; /* the tile is as quick for one row of x */
+#define LONE_ROW(name) NULL
+#endif
+
 #define LINEAR_ROWS 16u             /* of W in a tile */
 #define MAX_BLOCK_BYTES 272u        /* of 256 values of one row */
 #define SIGNED_CODE 128u            /* max_code of types whose codes are signed */
@@ -76,7 +84,15 @@ typedef void (*unpack_fn)(const uint8_t *rows, uint64_t stride, tile *w);
 /* y[t] += tile . x[t] for num_rows <= LINEAR_TILE rows of x; prefetches a tile of W at `ahead` meanwhile. */
 typedef void (*multiply_fn)(const tile *w, const xblock *x, lanes *y, unsigned num_rows, const uint8_t *ahead);
 
-void MTLQ_NAME(linear_blocks)(const mtlq_call *call, uint32_t block_bytes, unpack_fn unpack, multiply_fn multiply);
+/* A weight type as the loops of linear.c see it. */
+typedef struct linear_type {
+    quant_type quant;
+    unpack_fn unpack;
+    multiply_fn multiply;
+    lone_row_fn lone_row; /* NULL: none */
+} linear_type;
+
+void MTLQ_NAME(linear_blocks)(const mtlq_call *call, const linear_type *type);
 
 ALWAYS_INLINE void transpose_bytes(const uint8_t *rows, uint64_t stride, const unsigned num_bytes, words *out)
 {
@@ -193,9 +209,9 @@ ALWAYS_INLINE void multiply(const tile *w, const xblock *x, lanes *y, const unsi
 
 #define MULTIPLY_CASE(n) case n: multiply(w, x, y, n, ahead, type); break;
 
-/* The kernel of a weight type, from its quant_type and its unpack function. */
-#define LINEAR_KERNEL(name, ...)                                                                               \
-    static void name##_multiply(const tile *w, const xblock *x, lanes *y, unsigned num_rows, \
+/* The kernel of a weight type, from its quant_type, its unpack function and what multiplies a lone row. */
+#define LINEAR_KERNEL(name, lone, ...)                                                                         \
+    static void name##_multiply(const tile *w, const xblock *x, lanes *y, unsigned num_rows,                   \
                                 const uint8_t *ahead)                                                          \
     {                                                                                                          \
         const quant_type type = {__VA_ARGS__};                                                                 \
@@ -203,14 +219,14 @@ ALWAYS_INLINE void multiply(const tile *w, const xblock *x, lanes *y, const unsi
             EACH_TILE(MULTIPLY_CASE)                                                                           \
         }                                                                                                      \
     }                                                                                                          \
-    static void name##_unpack(const uint8_t *rows, uint64_t stride, tile *w)             \
+    static void name##_unpack(const uint8_t *rows, uint64_t stride, tile *w)                                   \
     {                                                                                                          \
-        unpack_##name(rows, stride, w, (quant_type){__VA_ARGS__});                                      \
+        unpack_##name(rows, stride, w, (quant_type){__VA_ARGS__});                                             \
     }                                                                                                          \
     void MTLQ_NAME(linear_##name)(const mtlq_call *call)                                                       \
     {                                                                                                          \
-        MTLQ_NAME(linear_blocks)(call, ((const quant_type){__VA_ARGS__}).block_bytes, name##_unpack,           \
-                                 name##_multiply);                                                             \
+        const linear_type type = {{__VA_ARGS__}, name##_unpack, name##_multiply, lone};                        \
+        MTLQ_NAME(linear_blocks)(call, &type);                                                                 \
     }
 
 #endif

@@ -19,6 +19,10 @@ typedef struct words {
 #define WITH(op, a, b) ((words){op((a).lo, b), op((a).hi, b)})
 
 static inline words words_splat(uint32_t x) { return (words){_mm256_set1_epi32((int)x), _mm256_set1_epi32((int)x)}; }
+static inline words words_load(const int32_t x[16])
+{
+    return (words){_mm256_loadu_si256((const void *)x), _mm256_loadu_si256((const void *)(x + 8))};
+}
 static inline words words_and(words a, uint32_t mask) { return WITH(_mm256_and_si256, a, _mm256_set1_epi32((int)mask)); }
 static inline words words_or(words a, words b) { return EACH2(_mm256_or_si256, a, b); }
 static inline words words_sub(words a, words b) { return EACH2(_mm256_sub_epi32, a, b); }
