@@ -121,10 +121,12 @@ def test_the_cpu_takes_no_source_and_no_constants(device):
     with pytest.raises(DeviceError) as caught:
         lib.mtlq_library_create(device.handle, b"kernel", 6, byref(out))
     assert caught.value.status == abi.E_UNSUPPORTED
-    constants = (abi.Constant * 1)()
+    library, constants = c_void_p(), (abi.Constant * 1)()
+    lib.mtlq_library_create(device.handle, None, 0, byref(library))
     with pytest.raises(DeviceError) as caught:
-        lib.mtlq_pipeline_create(device._library, b"rmsnorm", constants, 1, byref(out))
+        lib.mtlq_pipeline_create(library, b"rmsnorm", constants, 1, byref(out))
     assert caught.value.status == abi.E_UNSUPPORTED
+    lib.mtlq_library_free(library)
 
 
 @pytest.mark.parametrize("num_bytes", [0, 2**46 + 1, 2**64 - 1])
