@@ -2,8 +2,8 @@
 PYTHON ?= python3
 PREFIX ?= /usr/local
 BIN := .venv/bin
-SOURCES := $(wildcard setup.py shim/*.[ch] shim/cpu/*.[ch] kernels/*.h kernels/cpu/*.[ch] \
-	mtlqwen/*.pyx mtlqwen/*.pxd)
+SOURCES := $(wildcard setup.py shim/*.[ch] shim/*/*.[chm] kernels/*.h kernels/*/*.[ch] \
+	kernels/*/*.metal mtlqwen/*.pyx mtlqwen/*.pxd)
 DEBUG_TESTS := tests/shim tests/kernels tests/engine tests/sampling tests/gguf
 
 .PHONY: demo test debug-test test-arm64 lint bench build install clean
