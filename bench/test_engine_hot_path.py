@@ -29,7 +29,7 @@ class InstantRunner:
         MAX_CONTEXT,
     )
     num_tiles, tile_pages, bundle_bytes, state_bytes = NUM_TILES, [1] * NUM_TILES, 1 << 20, 1 << 10
-    model_id, device_ns = b"instant", 0
+    model_id, device_ns, drafts = b"instant", 0, None
     cache_buffers = tuple(range(NUM_TILES))
 
     def __init__(self) -> None:

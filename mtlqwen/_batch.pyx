@@ -8,7 +8,7 @@ from mtlqwen._sequence cimport NO_ROW, Sequence, SequenceFields
 
 
 cdef class Batch:
-    def __cinit__(self, arrays):
+    def __cinit__(self, arrays, drafts=None):
         self.header = arrays.header
         self.input_ids = arrays.input_ids
         self.row_sequence = arrays.row_sequence
@@ -18,7 +18,19 @@ cdef class Batch:
         self.batched_kv_valid = arrays.batched_kv_valid
         self.bank = arrays.bank
         self.state = arrays.state
+        self.replay = arrays.pending
         self.logit_rows = arrays.logit_rows
+        self.has_drafts = drafts is not None
+        if self.has_drafts:
+            self.draft_header = drafts.header
+            self.draft_ids = drafts.input_ids
+            self.draft_sequence = drafts.row_sequence
+            self.draft_positions = drafts.positions
+            self.draft_start_loc = drafts.query_start_loc
+            self.draft_slots = drafts.sequence_slots
+            self.draft_kv_valid = drafts.batched_kv_valid
+            self.draft_rows = drafts.logit_rows
+            self.target_rows = drafts.target_rows
         cdef Py_ssize_t max_sequences = self.sequence_slots.shape[0]
         self.live = <SequenceFields **>malloc(max_sequences * sizeof(SequenceFields *))
         if self.live == NULL:
@@ -44,7 +56,16 @@ cdef class Batch:
             )
         with nogil:
             self.fill(n)
+            if self.has_drafts:
+                self.fill_drafts(n)
         return rows
+
+    def drafts(self, Sequence sequence not None):
+        cdef const SequenceFields *s = &sequence.fields
+        if s.n_draft == 0:
+            return []
+        cdef Py_ssize_t row = self.logit_rows[s.logit_row] + 1
+        return [self.input_ids[row + i] for i in range(s.n_draft)]
 
     cdef void fill(self, Py_ssize_t n) noexcept nogil:
         cdef Py_ssize_t i, k, row = 0, logit_row = 0, wanted
@@ -56,6 +77,7 @@ cdef class Batch:
             self.batched_kv_valid[i] = s.kv_valid
             self.bank[i] = s.bank
             self.state[i] = s.state
+            self.replay[i] = s.replay
             memcpy(&self.input_ids[row], s.tokens + s.kv_valid, s.count * sizeof(int32_t))
             for k in range(s.count):
                 self.row_sequence[row + k] = <int32_t>i
@@ -74,6 +96,33 @@ cdef class Batch:
         self.num_logit_rows = logit_row
 
 
+    cdef void fill_drafts(self, Py_ssize_t n) noexcept nogil:
+        """A block for each sequence with drafts: its last known token, then what stands for them."""
+        cdef Py_ssize_t i, k, row = 0, sequence = 0, draft = 0
+        cdef SequenceFields *s
+        for i in range(n):
+            s = self.live[i]
+            if s.n_draft == 0:
+                continue
+            self.draft_start_loc[sequence] = <int32_t>row
+            self.draft_slots[sequence] = s.slot
+            self.draft_kv_valid[sequence] = s.kv_valid
+            for k in range(1 + s.n_draft):
+                self.draft_ids[row] = s.tokens[s.kv_valid + k]
+                self.draft_sequence[row] = <int32_t>sequence
+                self.draft_positions[row] = s.kv_valid + <int32_t>k
+                if k > 0:
+                    self.draft_rows[draft] = <int32_t>row
+                    self.target_rows[draft] = self.query_start_loc[i] + <int32_t>k
+                    draft += 1
+                row += 1
+            sequence += 1
+        self.draft_start_loc[sequence] = <int32_t>row
+        self.draft_header[0] = <uint32_t>row
+        self.draft_header[1] = <uint32_t>sequence
+        self.draft_header[2] = <uint32_t>draft
+
+
 cdef inline Py_ssize_t num_logit_rows(const SequenceFields *s) noexcept nogil:
     """Rows from the last known token on predict something new; not positive within a prompt."""
-    return s.kv_valid + s.count - s.num_tokens + 1
+    return min(s.kv_valid + s.count - s.num_tokens + 1, s.count)

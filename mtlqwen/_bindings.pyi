@@ -62,7 +62,7 @@ class SlotMap:
         buffers: Sequence[int],
         num_slots: int,
         blocks_per_slot: int,
-        pages_per_tile: int,
+        tile_pages: Sequence[int],
         max_runs: int,
     ) -> None: ...
     @property

@@ -1,8 +1,8 @@
 """Physical K/V memory: which bundle is free, who holds it, and where slots see it.
 
 A bundle is the K/V memory of one block of tokens in every layer. Bundles live in heap chunks; tile
-t of bundle b of a chunk of n bundles is at heap page (t * n + b) * pages_per_tile, so that
-consecutive bundles in consecutive blocks of a slot are one mapping per tile.
+t of bundle b of a chunk of n bundles, with p[t] pages, is at heap page n * sum(p[:t]) + b * p[t], so
+that consecutive bundles in consecutive blocks of a slot are one mapping per tile.
 """
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t
@@ -177,7 +177,7 @@ cdef class BundlePool:
 cdef class SlotMap:
     cdef BundlePool pool
     cdef uint32_t[::1] buffers  # [tiles]
-    cdef uint64_t pages_per_tile
+    cdef uint64_t[::1] tile_pages   # [tiles] pages of a tile
     cdef int32_t blocks_per_slot
     cdef int32_t[::1] runs_of_slot  # [slots] mappings of a slot per tile
     cdef int32_t[::1] last_bundle   # [slots] bundle of the last mapped block
@@ -190,12 +190,12 @@ cdef class SlotMap:
 
     def __cinit__(
         self, BundlePool pool not None, buffers, int32_t num_slots, int32_t blocks_per_slot,
-        int32_t pages_per_tile, int32_t max_runs,
+        tile_pages, int32_t max_runs,
     ):
         self.pool = pool
         self.buffers = np.array(buffers, np.uint32)
         self.blocks_per_slot = blocks_per_slot
-        self.pages_per_tile = pages_per_tile
+        self.tile_pages = np.array(tile_pages, np.uint64)
         self.max_runs = max_runs
         self.runs_of_slot = np.zeros(num_slots, np.int32)
         self.last_bundle = np.full(num_slots, NONE, np.int32)
@@ -272,19 +272,22 @@ cdef class SlotMap:
         """One operation per tile."""
         cdef uint64_t first = <uint64_t>run.slot * self.blocks_per_slot + run.block
         cdef uint32_t heap = NO_HEAP
-        cdef uint64_t size = 0, index = 0, tile
+        cdef uint64_t size = 0, index = 0, pages, first_page = 0
+        cdef Py_ssize_t tile
         if run.kind == MAP:
             heap = self.pool.heaps[run.bundle // self.pool.chunk_bundles]
             size = self.pool.sizes[run.bundle // self.pool.chunk_bundles]
             index = run.bundle % self.pool.chunk_bundles
-        for tile in range(<uint64_t>self.buffers.shape[0]):
+        for tile in range(self.buffers.shape[0]):
+            pages = self.tile_pages[tile]
             ops[tile].kind = run.kind
             ops[tile].buffer = self.buffers[tile]
             ops[tile].heap = heap
             ops[tile].reserved = 0
-            ops[tile].page = first * self.pages_per_tile
-            ops[tile].heap_page = (tile * size + index) * self.pages_per_tile
-            ops[tile].num_pages = run.num_blocks * self.pages_per_tile
+            ops[tile].page = first * pages
+            ops[tile].heap_page = first_page * size + index * pages
+            ops[tile].num_pages = run.num_blocks * pages
+            first_page += pages
         return 0
 
     cdef int _queue(self, Run run) except -1:

@@ -14,8 +14,9 @@ cdef struct SequenceFields:
     int32_t kv_valid         # leading positions whose K/V and GDN state are computed
     int32_t slot
     int32_t bank             # GDN bank that holds the state after kv_valid positions
-    int32_t state            # offset into the candidates buffer, or UNBOUND
+    int32_t state            # tape that this step's rows are recorded on, or UNBOUND
     int32_t n_draft          # drafts to verify in this step
+    int32_t replay           # rows of the bank's tape that kv_valid counts and the bank lacks
     int32_t next_checkpoint  # position that no prompt chunk runs across, or NO_CHECKPOINT
     int32_t count            # rows in this step
     int32_t logit_row        # first row of logits in this step, or NO_ROW

@@ -30,10 +30,13 @@ class Sequence:
     def slot(self) -> int: ...
     @property
     def bank(self) -> int:
-        """The GDN bank that holds the state after kv_valid tokens."""
+        """The GDN bank that holds the state after kv_valid - replay tokens."""
     @property
     def state(self) -> int:
-        """Offset into the candidates buffer, or UNBOUND while nothing is drafted."""
+        """The tape that the current step's rows are recorded on, or UNBOUND without drafts."""
+    @property
+    def replay(self) -> int:
+        """Rows on the bank's tape to replay before the bank holds the state at kv_valid."""
     @property
     def n_draft(self) -> int:
         """Drafts that the next step verifies, behind the last token."""
@@ -79,8 +82,17 @@ class Sequence:
         """Takes the first kv_valid tokens as computed. ValueError if none would be left."""
     def stop(self) -> None:
         """Leaves the slot; tokens stay, nothing of them is computed any more."""
-    def advance(self) -> None:
-        """Counts the step's rows as computed and flips the bank."""
+    def lookup(self, count: int) -> npt.NDArray[np.int32]:
+        """At most `count` tokens that followed the latest of the longest earlier matches of the
+        last tokens; empty if fewer than 3 match.
+        """
+    def draft(self, tokens: npt.NDArray[np.int32]) -> None:
+        """Has the next step verify these tokens. ValueError unless exactly one token is pending."""
+    def drop_drafts(self) -> None: ...
+    def advance(self, accepted: int = 0) -> None:
+        """Counts the step's rows but those of rejected drafts as computed and flips the bank."""
+    def flush(self) -> None:
+        """Records that a pass without rows has replayed the tape."""
     def set_checkpoints(self, positions: set[int] | tuple[int, ...]) -> None:
         """Positions, of those not yet computed, where prompt chunks must end."""
     def add_checkpoint(self, position: int) -> None: ...

@@ -6,6 +6,10 @@ from libc.string cimport memcpy
 
 import numpy as np
 
+cdef enum:  # tokens that the end of a text shares with an earlier place
+    MIN_MATCH = 3
+    MAX_MATCH = 16
+
 
 cdef Py_ssize_t common_prefix(const int32_t *a, const int32_t *b, Py_ssize_t count) noexcept nogil:
     cdef Py_ssize_t i
@@ -13,6 +17,26 @@ cdef Py_ssize_t common_prefix(const int32_t *a, const int32_t *b, Py_ssize_t cou
         if a[i] != b[i]:
             return i
     return count
+
+
+cdef Py_ssize_t continuation(const SequenceFields *s) noexcept nogil:
+    """Where the text went on after the latest of the longest earlier matches of its end; 0 if none."""
+    cdef const int32_t *last = s.tokens + s.num_tokens - 1
+    cdef Py_ssize_t end, length, place = 0, best = MIN_MATCH - 1
+    for end in range(s.num_tokens - 2, -1, -1):
+        if end < best:
+            break
+        if s.tokens[end] != last[0] or s.tokens[end - best] != last[-best]:
+            continue
+        length = 1
+        while length <= end and length < MAX_MATCH and s.tokens[end - length] == last[-length]:
+            length += 1
+        if length > best:
+            best = length
+            place = end + 1
+            if best == MAX_MATCH:
+                break
+    return place
 
 
 cdef int grow(int32_t **data, int32_t *capacity, Py_ssize_t wanted) except -1:
@@ -75,6 +99,10 @@ cdef class Sequence:
         return self.fields.n_draft
 
     @property
+    def replay(self):
+        return self.fields.replay
+
+    @property
     def count(self):
         return self.fields.count
 
@@ -134,6 +162,15 @@ cdef class Sequence:
         cdef Py_ssize_t count = min(self.fields.num_tokens, other.fields.num_tokens)
         return common_prefix(self.fields.tokens, other.fields.tokens, count)
 
+    def lookup(self, Py_ssize_t count):
+        cdef Py_ssize_t place
+        with nogil:
+            place = continuation(&self.fields)
+        if place == 0:
+            return np.empty(0, np.int32)
+        end = min(place + count, self.fields.num_tokens)
+        return np.array(self.view(end)[place:], np.int32)
+
     cdef const int32_t[::1] view(self, Py_ssize_t count):
         """The first `count` > 0 tokens, valid until the next append."""
         return <int32_t[:count]>self.fields.tokens
@@ -168,14 +205,43 @@ cdef class Sequence:
         s.kv_valid = 0
         s.bank = 0
         s.count = 0
+        s.replay = 0
+        self.drop_drafts()
         s.logit_row = NO_ROW
         self.set_checkpoints(())
 
-    def advance(self):
+    def draft(self, const int32_t[::1] tokens not None):
         cdef SequenceFields *s = &self.fields
-        s.kv_valid = s.kv_valid + s.count
-        s.bank = s.bank ^ (s.count > 0)
+        cdef Py_ssize_t count = tokens.shape[0]
+        if count == 0 or pending(s) != 1 or s.kv_valid == 0:
+            raise ValueError(f"{count} drafts with {pending(s)} of {s.num_tokens} tokens pending")
+        grow(&s.tokens, &self.max_tokens, s.num_tokens + count)
+        memcpy(s.tokens + s.num_tokens, &tokens[0], count * sizeof(int32_t))
+        s.n_draft = <int32_t>count
+        s.state = s.slot
+
+    def drop_drafts(self):
+        cdef SequenceFields *s = &self.fields
+        s.count = s.count - min(s.count, s.n_draft)
+        s.n_draft = 0
+        s.state = UNBOUND
+
+    def advance(self, int32_t accepted=0):
+        cdef SequenceFields *s = &self.fields
+        if not 0 <= accepted <= s.n_draft:
+            raise ValueError(f"{accepted} of {s.n_draft} drafts accepted")
+        if s.count == 0:
+            return
+        s.replay = 1 + accepted if s.n_draft > 0 else 0
+        s.kv_valid = s.kv_valid + s.count - s.n_draft + accepted
+        s.bank = s.bank ^ 1
         s.count = 0
+        s.n_draft = 0
+        s.state = UNBOUND
+
+    def flush(self):
+        self.fields.bank = self.fields.bank ^ 1
+        self.fields.replay = 0
 
     def set_checkpoints(self, positions):
         self.pending_checkpoints = sorted(

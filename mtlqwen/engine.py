@@ -24,6 +24,7 @@ from .errors import MtlqError, OutOfMemory, RequestError
 from .kv_memory import KVMemory
 from .request import Output, Request, checked_prompt
 from .sampling import SamplingParams
+from .speculation import Proposer, Speculation
 from .stats import Stats, StepClock
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class Engine:
     policy: share of a pass, beside the rows of generating sequences, that prompts may use: 1 for
         the shortest time to the first token, towards 0 for generation that prompts do not slow
         down.
+    drafts: where guesses of the tokens to come are from, for passes to verify; draft_width: how
+        many per pass and sequence; None: as many as pay.
 
     `submit` and `cancel` may be called from any thread. Either `start` the thread that steps, or
     `step`.
@@ -56,6 +59,8 @@ class Engine:
         prefix_cache_dir: str | Path | None = None,
         prefix_chunk_tokens: int = 512,
         policy: float = 1.0,
+        drafts: Proposer | None = None,
+        draft_width: int | None = None,
     ):
         self.runner = runner
         self.memory = KVMemory(
@@ -67,7 +72,10 @@ class Engine:
         )
         self.admission = Admission(self.memory)
         self.scheduler = Scheduler(runner.pass_tokens, runner.max_slots, policy)
-        self.batch = Batch(runner.batch)
+        self.batch = Batch(runner.batch, runner.drafts)
+        self.speculation: Speculation | None = None
+        if drafts is not None:
+            self.speculation = Speculation(drafts, runner.pass_tokens, draft_width)
         self.live: list[Sequence] = []  # in order of arrival
         self._free_slots = list(range(runner.max_slots))  # a heap: the lowest first
         self._outputs: list[tuple[Request, Output]] = []
@@ -168,6 +176,9 @@ class Engine:
             self._receive()
             self._admit()
             clock.lap("admit")
+            if self.speculation is not None:
+                self.speculation.draft(self.live)
+            clock.lap("draft")
             self.scheduler.schedule(self.live)
             clock.lap("schedule")
             self._reserve()
@@ -235,7 +246,9 @@ class Engine:
         """Binds the blocks of this step, oldest first; where memory ends, the youngest leaves."""
         for sequence in list(self.live):
             while sequence.active and not self.memory.reserve(sequence):
-                if len(self.live) > 1:
+                if sequence.n_draft:
+                    sequence.drop_drafts()
+                elif len(self.live) > 1:
                     self._preempt(self.live[-1])
                 else:
                     self._give_up(sequence)
@@ -264,31 +277,37 @@ class Engine:
         self._stats.steps += 1
         self._stats.computed_tokens += self.batch.num_rows
         self._stats.device_ns += self.runner.device_ns
+        if self.speculation is not None and self.batch.num_rows == self.batch.num_logit_rows:
+            self.speculation.measured(len(self.live), self.batch.num_rows, self.runner.device_ns)
 
     def _commit(self) -> None:
         """Counts the rows as computed and appends the tokens that their logits choose."""
         greedy = self.runner.argmax[: self.batch.num_logit_rows].tolist()
-        logits = self.runner.logits
         for sequence in self.live:
-            row = sequence.logit_row
-            sequence.advance()
-            if row < 0:
-                continue
-            request = sequence.request
-            try:
-                token, logprobs = request.choose(logits[row], greedy[row])
-            except Exception as error:  # of this request's sampler: the others go on
-                self._finish(request, "error", error=error)
-                continue
-            if token in request.stop_ids:
-                self._finish(request, "stop")
-                continue
+            if sequence.logit_row < 0:
+                sequence.advance()
+            else:
+                self._extend(sequence, greedy)
+
+    def _extend(self, sequence: Sequence, greedy: list[int]) -> None:
+        """Appends what this pass brought a sequence that generates, and counts drafts that were
+        right as computed.
+        """
+        request: Request = sequence.request
+        drafts = self.batch.drafts(sequence)
+        rows = slice(sequence.logit_row, sequence.logit_row + 1 + len(drafts))
+        answer = request.answer(self.runner.logits[rows], greedy[rows], drafts)
+        sequence.advance(answer.num_accepted)
+        for token in answer.tokens:
             sequence.append(token)
-            self._stats.generated_tokens += 1
-            request.num_left -= 1
-            reason = None if request.num_left else "length"
-            output = Output([token], reason, None, request.cached_tokens, logprobs)
-            self._send(request, output)
+        self._stats.generated_tokens += len(answer.tokens)
+        self._stats.generating_rows += 1
+        if drafts and self.speculation is not None:
+            self._stats.verified(len(drafts), answer.num_accepted)
+            self.speculation.verified(sequence, len(drafts), answer.num_accepted)
+        logprobs = answer.logprobs or None
+        reason, error, cached = answer.finish_reason, answer.error, request.cached_tokens or 0
+        self._send(request, Output(answer.tokens, reason, error, cached, logprobs))
 
     def _finish(self, request: Request, reason: str, *, error: Exception | None = None) -> None:
         self._send(request, Output([], reason, error, request.cached_tokens or 0))
@@ -313,6 +332,7 @@ class Engine:
         """Publishes what has reached a checkpoint or its end, and frees the slots of what has
         ended.
         """
+        self._replay([s for s in self.live if s.replay and (s.at_checkpoint or _leaves_entry(s))])
         for sequence in list(self.live):
             request: Request = sequence.request
             if sequence.at_checkpoint:
@@ -320,10 +340,19 @@ class Engine:
                 sequence.pass_checkpoint()
             if request.finish_reason is None:
                 continue
-            gain = sequence.kv_valid - request.num_published
-            if request.finish_reason != "error" and gain >= MIN_GAIN:
+            if _leaves_entry(sequence):
                 self._publish(sequence, durable=True)
             self._leave(sequence)
+
+    def _replay(self, sequences: list[Sequence]) -> None:
+        """Brings the GDN states up to kv_valid, by a pass without rows, for entries to copy."""
+        if not sequences or not self.memory.prefix.is_enabled:
+            return
+        self.batch.pack(sequences)
+        self.runner.run()
+        self._stats.device_ns += self.runner.device_ns
+        for sequence in sequences:
+            sequence.flush()
 
     def _publish(self, sequence: Sequence, *, durable: bool) -> None:
         self.memory.publish(sequence, durable=durable)
@@ -404,3 +433,10 @@ class Engine:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+def _leaves_entry(sequence: Sequence) -> bool:
+    """Whether a request has ended with more computed than its prefix entries hold."""
+    request: Request = sequence.request
+    gain: int = sequence.kv_valid - request.num_published
+    return request.finish_reason not in (None, "error") and gain >= MIN_GAIN

@@ -292,6 +292,10 @@ class CpuKernels:
         args = struct.pack("=III", c.num_tokens, c.num_vocab_rows, LOGIT_ROWS)
         self._run("argmax", args, logits, ids, out=(ids,))
 
+    def features(self, num_taps: int, dim: int) -> Value:
+        """Room for the hidden states that `tap` puts side by side."""
+        return self._value(ROWS, num_taps * dim)
+
     def tap(self, x: Value, features: Value | Memory, tap: int, num_taps: int) -> None:
         """Copies x to its columns of features [rows, num_taps * dim]."""
         args = struct.pack("=IIII", x.dim, x.rows, num_taps * x.dim, tap * x.dim)

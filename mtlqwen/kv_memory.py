@@ -59,7 +59,7 @@ class KVMemory:
             runner.cache_buffers,
             runner.max_slots,
             runner.max_context // runner.block_tokens,
-            runner.pages_per_tile,
+            runner.tile_pages,
             self._max_runs(),
         )
         self.prefix = PrefixCache(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 from weakref import WeakKeyDictionary
 
 from .chat import ChatTemplate, Prompt
-from .errors import MtlqError, RequestError
+from .errors import RequestError
 from .generation import AsyncStream, Completion, Courier, Generation, Stream
 from .load import close_engine, demo_model_path, open_engine
 from .request import checked_prompt
@@ -58,6 +58,8 @@ class LLM:
         kv_memory: int | None = None,
         prefix_memory: int | None = None,
         prefix_cache_dir: str | Path | None = None,
+        draft: str | None = None,
+        draft_width: int | None = None,
     ):
         """Maps `model`, a GGUF file (default: the bundled demo model), and starts the engine.
 
@@ -66,13 +68,14 @@ class LLM:
         pass_tokens: most tokens of one pass; large suits long prompts, small suits waiting users.
         kv_memory, prefix_memory: budgets in bytes for K/V bundles and for prefix-cache snapshots.
         prefix_cache_dir: keeps prefix-cache entries across restarts.
+        drafter: a DFlash drafter's GGUF file, or "demo" for that of the demo model: guesses tokens
+            that the model verifies together in one pass. The answers stay the same.
+        draft: "dflash" is the default with a drafter; "ngram" needs none and guesses what followed
+            the last few tokens before: for text that quotes. draft_width: guesses per pass, 0 to
+            15; None: as many as pay.
 
         Raises ModelError for a file that cannot be run, MtlqError for settings that cannot hold.
         """
-        if drafter is not None:
-            raise MtlqError(
-                f"drafter {drafter}: drafting is not part of this version; leave it out"
-            )
         path = Path(model) if model is not None else demo_model_path()
         engine = open_engine(
             path,
@@ -84,6 +87,9 @@ class LLM:
             kv_memory=kv_memory,
             prefix_memory=prefix_memory,
             prefix_cache_dir=prefix_cache_dir,
+            drafter=drafter,
+            draft=draft,
+            draft_width=draft_width,
         )
         try:
             tokenizer = Tokenizer.from_gguf(engine.runner.gguf)

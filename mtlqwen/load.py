@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from .engine import Engine
 from .errors import MtlqError
 from .gguf import GGUF, open_gguf
 from .runner import Runner
+from .speculation import MAX_DRAFTS, BlockDrafts, PromptLookup, Proposer
 
 DEFAULT_CONTEXT = 65_536
 BLOCK_TOKENS = 128
@@ -19,6 +21,11 @@ BLOCK_TOKENS = 128
 def demo_model_path() -> Path:
     """Where the model that ships with the package lies."""
     return Path(str(files("mtlqwen") / "data" / "demo-q8_0.gguf"))
+
+
+def demo_drafter_path() -> Path:
+    """Where the drafter of the demo model lies."""
+    return demo_model_path().with_name("demo-dflash-q8_0.gguf")
 
 
 def open_engine(
@@ -32,36 +39,45 @@ def open_engine(
     kv_memory: int | None = None,
     prefix_memory: int | None = None,
     prefix_cache_dir: str | Path | None = None,
+    drafter: str | Path | None = None,
+    draft: str | None = None,
+    draft_width: int | None = None,
 ) -> Engine:
     """An engine over the GGUF file `model`, not started; the options are those of `LLM`.
 
     `close_engine` ends it with everything below it.
     """
-    gguf = open_gguf(model)
-    try:
+    draft = _checked_draft(drafter, draft, draft_width)
+    with ExitStack() as undo:
+        gguf = open_gguf(model)
+        undo.callback(gguf.close)
+        drafter_gguf: GGUF | None = None
+        if drafter is not None:
+            drafter_gguf = open_gguf(demo_drafter_path() if drafter == "demo" else drafter)
+            undo.callback(drafter_gguf.close)
         max_context = _max_context(gguf, ctx)
         opened = Device.open(device, num_threads=threads)
-        try:
-            runner = Runner(
-                opened,
-                gguf,
-                max_slots=max_slots,
-                max_context=max_context,
-                pass_tokens=pass_tokens,
-                block_tokens=BLOCK_TOKENS,
-            )
-            return Engine(
-                runner,
-                kv_memory_bytes=kv_memory,
-                prefix_memory_bytes=prefix_memory,
-                prefix_cache_dir=prefix_cache_dir,
-            )
-        except BaseException:
-            opened.close()
-            raise
-    except BaseException:
-        gguf.close()
-        raise
+        undo.callback(opened.close)
+        runner = Runner(
+            opened,
+            gguf,
+            drafter_gguf,
+            max_slots=max_slots,
+            max_context=max_context,
+            pass_tokens=pass_tokens,
+            block_tokens=BLOCK_TOKENS,
+            max_draft_rows=1 + MAX_DRAFTS if draft is not None else 0,
+        )
+        engine = Engine(
+            runner,
+            kv_memory_bytes=kv_memory,
+            prefix_memory_bytes=prefix_memory,
+            prefix_cache_dir=prefix_cache_dir,
+            drafts=_proposer(draft, runner),
+            draft_width=draft_width,
+        )
+        undo.pop_all()
+    return engine
 
 
 def close_engine(engine: Engine) -> None:
@@ -71,6 +87,37 @@ def close_engine(engine: Engine) -> None:
     runner.close()
     runner.device.close()
     runner.gguf.close()
+    if runner.drafter_gguf is not None:
+        runner.drafter_gguf.close()
+
+
+def _checked_draft(
+    drafter: str | Path | None, draft: str | None, draft_width: int | None
+) -> str | None:
+    """Who drafts: "dflash", "ngram" or None. MtlqError for options that would have no effect."""
+    if draft not in (None, "dflash", "ngram"):
+        raise MtlqError(f"draft {draft!r} is unknown; choose 'dflash' or 'ngram'")
+    if draft == "ngram" and drafter is not None:
+        raise MtlqError(
+            f"drafter {drafter} has no effect with draft='ngram'; leave one of them out"
+        )
+    if draft == "dflash" and drafter is None:
+        raise MtlqError("draft='dflash' needs a drafter file; draft='ngram' works without one")
+    if drafter is not None:
+        draft = "dflash"
+    if draft_width is None:
+        return draft
+    if draft is None:
+        raise MtlqError("draft_width has no effect without a drafter or draft='ngram'")
+    if isinstance(draft_width, bool) or not 0 <= draft_width <= MAX_DRAFTS:
+        raise MtlqError(f"draft_width is {draft_width}; it must be from 0 to {MAX_DRAFTS}")
+    return draft
+
+
+def _proposer(draft: str | None, runner: Runner) -> Proposer | None:
+    if runner.drafter is not None:
+        return BlockDrafts(runner.drafter.mask_id, runner.drafter.block_size)
+    return PromptLookup() if draft == "ngram" else None
 
 
 def _max_context(gguf: GGUF, ctx: int | None) -> int:

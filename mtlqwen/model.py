@@ -24,14 +24,21 @@ class ModelMemory:
     argmax: Memory  # i32 [max_logit_rows]
 
 
-def forward(k: CpuKernels, w: Weights, memory: ModelMemory) -> None:
+def forward(k: CpuKernels, w: Weights, memory: ModelMemory, taps: Sequence[int] = ()) -> Value:
+    """Logits of the batch's logit rows. Returns the states behind the layers `taps` side by side,
+    [R, len(taps) * hidden], for a drafter; nothing is in them without taps.
+    """
     x = k.embed(w.embedding)
-    for layer, state in zip(w.layers, memory.layers, strict=True):
+    features = k.features(len(taps), x.dim)
+    for index, (layer, state) in enumerate(zip(w.layers, memory.layers, strict=True)):
         mix(k, x, layer, state, memory.rope)
         feed_forward(k, x, layer)
+        if index in taps:
+            k.tap(x, features, taps.index(index), len(taps))
     last = k.rmsnorm(k.gather_logit_rows(x), w.output_norm)
     k.linear(last, w.output, out=memory.logits)
     k.argmax(memory.logits, memory.argmax)
+    return features
 
 
 def mix(

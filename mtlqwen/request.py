@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from ._sample import Sampler
 from ._sequence import Sequence
 from .errors import RequestError
 from .sampling import SamplingParams
+from .speculation import Acceptance
 
 TokenLogprobs = tuple[float, list[tuple[int, float]]]
 """Log-probability of a token, and the most likely tokens with theirs."""
@@ -27,6 +28,17 @@ class Output:
     error: Exception | None = None
     cached_tokens: int = 0  # of the prompt, restored from the prefix cache
     logprobs: list[TokenLogprobs] | None = None  # one per token, if params.logprobs asks for them
+
+
+@dataclass(slots=True)
+class Answer:
+    """The tokens that one pass adds to a request."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    num_accepted: int = 0  # drafts that count as computed
+    finish_reason: str | None = None
+    error: Exception | None = None  # of this request's sampler
 
 
 class Request:
@@ -58,10 +70,11 @@ class Request:
         self.num_published = 0  # leading tokens that a prefix entry stands for
         self.waits_for: tuple[Sequence, int] | None = None  # a sequence, the position it publishes
         self.finish_reason: str | None = None
+        self.acceptance = Acceptance()
 
     def choose(
         self, logits: npt.NDArray[np.float32], greedy: int
-    ) -> tuple[int, list[TokenLogprobs] | None]:
+    ) -> tuple[int, TokenLogprobs | None]:
         """The token that follows, given a row of logits and its largest index; its log-
         probabilities.
         """
@@ -71,7 +84,35 @@ class Request:
         self.sampler.accept(token)
         if self.params.logprobs is None:
             return token, None
-        return token, [self.sampler.logprobs(logits, token, self.params.logprobs)]
+        return token, self.sampler.logprobs(logits, token, self.params.logprobs)
+
+    def answer(self, logits: npt.NDArray[np.float32], greedy: Ids[int], drafts: Ids[int]) -> Answer:
+        """What follows, given the rows of the last known token and of each draft behind it.
+
+        logits: [1 + len(drafts), ...]; greedy: their largest indices. Row by row the token is
+        chosen as ever; the next row counts only if its draft is that token.
+        """
+        answer = Answer()
+        for row, best in enumerate(greedy):
+            try:
+                token, logprobs = self.choose(logits[row], best)
+            except Exception as error:
+                answer.finish_reason, answer.error = "error", error
+                break
+            if token in self.stop_ids:
+                answer.finish_reason = "stop"
+                break
+            answer.tokens.append(token)
+            if logprobs is not None:
+                answer.logprobs.append(logprobs)
+            self.num_left -= 1
+            if self.num_left == 0:
+                answer.finish_reason = "length"
+                break
+            if row == len(drafts) or token != drafts[row]:
+                break
+            answer.num_accepted += 1
+        return answer
 
 
 def checked_prompt(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .config import ModelConfig
 from .device import Buffer, Device, Heap, Plan
+from .drafter import DrafterConfig, DrafterWeights
+from .drafter_model import DrafterMemory, draft_blocks, inject_context
 from .errors import MtlqError
 from .gguf import GGUF, open_gguf
 from .kernels import AttentionCache, BatchMemory, CpuKernels, DeltaState, Limits, TapeRow
@@ -40,6 +43,21 @@ class BatchArrays:
     logit_rows: npt.NDArray[np.int32]  # [L] rows whose logits are wanted
 
 
+@dataclass(frozen=True)
+class DraftArrays:
+    """Host views of the arrays that describe the blocks to draft in a step."""
+
+    header: npt.NDArray[np.uint32]  # num_rows, num_sequences, num_logit_rows = drafts
+    input_ids: npt.NDArray[np.int32]  # [R]
+    row_sequence: npt.NDArray[np.int32]  # [R]
+    positions: npt.NDArray[np.int32]  # [R]
+    query_start_loc: npt.NDArray[np.int32]  # [S + 1]
+    sequence_slots: npt.NDArray[np.int32]  # [S]
+    batched_kv_valid: npt.NDArray[np.int32]  # [S]
+    logit_rows: npt.NDArray[np.int32]  # [L] rows of the drafts
+    target_rows: npt.NDArray[np.int32]  # [L] rows of the target's batch that they become
+
+
 class Runner:
     """Runs packed batches. The caller maps bundles by map operations and flips banks.
 
@@ -51,6 +69,7 @@ class Runner:
         self,
         device: Device,
         model: str | Path | GGUF,
+        drafter: GGUF | None = None,
         *,
         max_slots: int = 8,
         max_context: int = 65_536,
@@ -72,20 +91,33 @@ class Runner:
         self.block_tokens = block_tokens
         self.max_logit_rows = pass_tokens
         self.max_draft_rows = max_draft_rows
+        self.drafter_gguf = drafter
+        self.drafter: DrafterConfig | None = None
         self.model_id = _identity(self.gguf)
+        if drafter is not None:
+            self.drafter = DrafterConfig.from_gguf(drafter)
+            self.drafter.check_target(self.config)
+            self.model_id += _identity(drafter)
         self._buffers: list[Buffer] = []
         self._heaps: dict[int, tuple[Heap, int]] = {}  # id -> heap, number of bundles
         self._create_caches()
         self._create_banks()
         self._create_outputs()
         self.weights = Weights(device, self.gguf, self.config)
-        self.plan, self.labels = self._build_plan()
+        self.drafts: DraftArrays | None = None
+        self.draft_plan: Plan | None = None
+        self._drafter_weights: DrafterWeights | None = None
+        self._build_plans()
         self.device_ns = 0
 
     def close(self) -> None:
         """Frees everything on the device, and closes the file if this runner opened it."""
-        self.plan.free()
-        self.weights.close()
+        for plan in (self.plan, self.draft_plan):
+            if plan is not None:
+                plan.free()
+        for weights in (self.weights, self._drafter_weights):
+            if weights is not None:
+                weights.close()
         for buffer in self._buffers:
             buffer.free()
         for heap, _ in self._heaps.values():
@@ -94,8 +126,14 @@ class Runner:
         self._heaps.clear()
 
     def run(self, map_ops: npt.NDArray[np.void] | None = None) -> None:
-        """One step over what `batch` holds; then `logits` and `argmax` hold num_logit_rows rows."""
-        ticket = self.device.submit((self.plan,), map_ops)
+        """One step over what `batch` holds; then `logits` and `argmax` hold num_logit_rows rows.
+
+        Where `drafts` holds blocks, their drafts become ids of `batch` first.
+        """
+        plans = [self.plan]
+        if self.draft_plan is not None and self.drafts is not None and self.drafts.header[0]:
+            plans = [self.draft_plan, self.plan]
+        ticket = self.device.submit(plans, map_ops)
         self.device.wait(ticket)
         self.device_ns = self.device.ticket_time(ticket)
 
@@ -103,7 +141,7 @@ class Runner:
 
     @property
     def num_tiles(self) -> int:
-        """Tiles of a bundle: K and V of every attention layer."""
+        """Tiles of a bundle: K and V of every attention layer, the target's, then the drafter's."""
         return len(self.cache_buffers)
 
     @property
@@ -163,6 +201,10 @@ class Runner:
         c = self.config
         tile_bytes = self.block_tokens * c.num_kv_heads * c.head_dim * 2
         sizes = [tile_bytes] * (2 * c.layer_kinds.count("attention"))
+        if self.drafter is not None:
+            d = self.drafter
+            tile_bytes = self.block_tokens * d.num_kv_heads * d.head_dim * 2
+            sizes += [tile_bytes] * (2 * d.num_layers)
         fitting = [n for n in self.device.info.sparse_page_bytes if not any(b % n for b in sizes)]
         if not fitting:
             raise MtlqError(
@@ -202,19 +244,49 @@ class Runner:
 
     def _create_batch(self) -> BatchMemory:
         rows, slots = self.pass_tokens, self.max_slots
-        lengths = {
-            "header": 16,
-            "input_ids": rows,
-            "row_sequence": rows,
-            "positions": rows,
-            "query_start_loc": slots + 1,
-            "sequence_slots": slots,
-            "batched_kv_valid": slots,
-            "bank": slots,
-            "state": slots,
-            "pending": slots,
-            "logit_rows": self.max_logit_rows,
-        }
+        arrays, operands = self._arrays(
+            {
+                "header": 16,
+                "input_ids": rows,
+                "row_sequence": rows,
+                "positions": rows,
+                "query_start_loc": slots + 1,
+                "sequence_slots": slots,
+                "batched_kv_valid": slots,
+                "bank": slots,
+                "state": slots,
+                "pending": slots,
+                "logit_rows": self.max_logit_rows,
+            }
+        )
+        self.batch = BatchArrays(**arrays)
+        self.batch.state[:] = UNBOUND
+        return BatchMemory(**operands)
+
+    def _create_drafts(self, batch: BatchMemory) -> tuple[BatchMemory, Memory]:
+        """The arrays of the blocks to draft, and where their drafts go."""
+        rows, slots = self.pass_tokens, self.max_slots
+        arrays, operands = self._arrays(
+            {
+                "header": 16,
+                "input_ids": rows,
+                "row_sequence": rows,
+                "positions": rows,
+                "query_start_loc": slots + 1,
+                "sequence_slots": slots,
+                "batched_kv_valid": slots,
+                "logit_rows": rows,
+                "target_rows": rows,
+            }
+        )
+        self.drafts = DraftArrays(**arrays)
+        target_rows = operands.pop("target_rows")
+        return replace(batch, **operands), target_rows
+
+    def _arrays(
+        self, lengths: dict[str, int]
+    ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Memory]]:
+        """Arrays in one buffer, each on a cache line of its own, as views and as operands."""
         offsets = np.cumsum([0, *(-(-4 * n // 64) * 64 for n in lengths.values())])
         buffer = self._buffer(int(offsets[-1]))
         arrays, operands = {}, {}
@@ -222,17 +294,14 @@ class Runner:
             dtype = np.uint32 if name == "header" else np.int32
             arrays[name] = buffer.array(dtype, (length,), offset)
             operands[name] = Memory(buffer, offset)
-        self.batch = BatchArrays(**arrays)
-        self.batch.state[:] = UNBOUND
-        return BatchMemory(**{field.name: operands[field.name] for field in fields(BatchMemory)})
+        return arrays, operands
 
-    def _create_rope(self) -> Memory:
-        """cos and sin of position * theta^(-2j / rotary_dim), rounded once from double."""
-        c = self.config
-        half = c.rotary_dim // 2
-        buffer = self._buffer(4 * self.max_context * c.rotary_dim)
-        table = buffer.array(np.float32, (self.max_context, c.rotary_dim))
-        frequency = c.rope_theta ** (-2.0 * np.arange(half) / c.rotary_dim)
+    def _create_rope(self, theta: float, dim: int) -> Memory:
+        """cos and sin of position * theta^(-2j / dim), rounded once from double."""
+        half = dim // 2
+        buffer = self._buffer(4 * self.max_context * dim)
+        table = buffer.array(np.float32, (self.max_context, dim))
+        frequency = theta ** (-2.0 * np.arange(half) / dim)
         for start in range(0, self.max_context, 4096):  # bounds the temporaries
             rows = table[start : start + 4096]
             angle = np.arange(start, start + len(rows))[:, None] * frequency
@@ -240,33 +309,77 @@ class Runner:
             rows[:, half:] = np.sin(angle)
         return Memory(buffer)
 
-    def _build_plan(self) -> tuple[Plan, list[str]]:
+    def _build_plans(self) -> None:
+        batch = self._create_batch()
+        memory = ModelMemory(
+            rope=self._create_rope(self.config.rope_theta, self.config.rotary_dim),
+            layers=self._layer_memory(),
+            logits=Memory(self._logits, 0, "logits"),
+            argmax=Memory(self._argmax, 0, "argmax"),
+        )
+        drafting = self._build_drafts(batch, memory)
+        self.plan, self.labels = self._build_plan(batch, memory, drafting)
+
+    def _build_plan(
+        self, batch: BatchMemory, memory: ModelMemory, drafting: DrafterMemory | None
+    ) -> tuple[Plan, list[str]]:
         builder = PlanBuilder(self.device)
-        limits = Limits(
+        kernels = CpuKernels(builder, self.config, batch, self._limits())
+        if self.drafter is None or self._drafter_weights is None or drafting is None:
+            forward(kernels, self.weights, memory)
+        else:
+            features = forward(kernels, self.weights, memory, self.drafter.taps)
+            inject_context(kernels, self._drafter_weights, self.drafter, features, drafting)
+        plan, scratch = builder.build()
+        self._buffers.append(scratch)
+        return plan, builder.labels
+
+    def _build_drafts(self, batch: BatchMemory, memory: ModelMemory) -> DrafterMemory | None:
+        """The drafter's plan, if there is one; its memory."""
+        if self.drafter is None or self.drafter_gguf is None:
+            return None
+        c = self.drafter
+        self._drafter_weights = DrafterWeights(self.device, self.drafter_gguf, c)
+        blocks, target_rows = self._create_drafts(batch)
+        drafting = DrafterMemory(
+            rope=self._create_rope(c.rope_theta, c.head_dim),
+            caches=self._drafter_caches(),
+            logits=memory.logits,
+            argmax=memory.argmax,
+            target_rows=target_rows,
+            target_ids=batch.input_ids,
+        )
+        builder = PlanBuilder(self.device)
+        kernels = CpuKernels(builder, self.config, blocks, self._limits())
+        embedding, head = self.weights.embedding, self.weights.output
+        draft_blocks(kernels, self._drafter_weights, c, embedding, head, drafting)
+        self.draft_plan, scratch = builder.build()
+        self._buffers.append(scratch)
+        return drafting
+
+    def _limits(self) -> Limits:
+        return Limits(
             self.pass_tokens,
             self.max_logit_rows,
             self.max_context,
             self.block_tokens,
             self.max_draft_rows,
         )
-        kernels = CpuKernels(builder, self.config, self._create_batch(), limits)
-        memory = ModelMemory(
-            rope=self._create_rope(),
-            layers=self._layer_memory(),
-            logits=Memory(self._logits, 0, "logits"),
-            argmax=Memory(self._argmax, 0, "argmax"),
-        )
-        forward(kernels, self.weights, memory)
-        plan, scratch = builder.build()
-        self._buffers.append(scratch)
-        return plan, builder.labels
+
+    def _drafter_caches(self) -> list[AttentionCache]:
+        first = 2 * self.config.layer_kinds.count("attention")
+        own = self._caches[first:]
+        return [
+            AttentionCache(Memory(keys, 0, ("draft k", i)), Memory(values, 0, ("draft v", i)))
+            for i, (keys, values) in enumerate(zip(own[::2], own[1::2], strict=True))
+        ]
 
     def _layer_memory(self) -> list[AttentionCache | DeltaState]:
         layers: list[AttentionCache | DeltaState] = []
         num_attention = num_delta = 0
         state_slot = self._num_delta_layers * self._layer_state
-        tail_slot = self._num_delta_layers * self._layer_tail
         tape_slot = self._num_delta_layers * self._layer_tape
+        tail_slot = self._num_delta_layers * self._layer_tail
         for index, kind in enumerate(self.config.layer_kinds):
             if kind == "attention":
                 keys, values = self._caches[2 * num_attention : 2 * num_attention + 2]

@@ -44,6 +44,17 @@ class PromptLookup:
         return sequence.lookup(count)
 
 
+class BlockDrafts:
+    """Room for what a drafter on the device puts there before the target reads it."""
+
+    def __init__(self, mask_id: int, block_size: int):
+        self.max_drafts = min(MAX_DRAFTS, block_size - 1)
+        self._masks = np.full(self.max_drafts, mask_id, np.int32)
+
+    def propose(self, sequence: Sequence, count: int) -> npt.NDArray[np.int32]:
+        return self._masks[:count]
+
+
 @dataclass(slots=True)
 class Acceptance:
     """Running estimate that the next draft of a sequence is right, given those before it were."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 
-STAGES = ("admit", "schedule", "reserve", "pack", "run", "commit", "deliver", "retire")
+from .speculation import MAX_DRAFTS
+
+STAGES = ("admit", "draft", "schedule", "reserve", "pack", "run", "commit", "deliver", "retire")
 
 
 @dataclass
@@ -25,6 +27,9 @@ class Stats:
     cached_tokens: int = 0  # of those, restored from the prefix cache
     computed_tokens: int = 0  # rows of all steps
     generated_tokens: int = 0
+    generating_rows: int = 0  # sequences that generated, summed over all steps
+    drafted: list[int] = field(default_factory=lambda: [0] * MAX_DRAFTS)  # by position
+    accepted: list[int] = field(default_factory=lambda: [0] * MAX_DRAFTS)  # of those, by position
     # prefix cache
     prefix_hits: int = 0
     prefix_misses: int = 0
@@ -42,6 +47,16 @@ class Stats:
     steps: int = 0
     step_ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STAGES, 0))
     device_ns: int = 0
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Tokens that a generating sequence got from each of its passes; 1 without drafts."""
+        return self.generated_tokens / self.generating_rows if self.generating_rows else 0.0
+
+    def verified(self, num_drafts: int, num_accepted: int) -> None:
+        for position in range(num_drafts):
+            self.drafted[position] += 1
+            self.accepted[position] += position < num_accepted
 
     @property
     def host_ns(self) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import IntList, device_options, model_option, verbose_option
+from .options import IntList, device_options, draft_options, model_option, verbose_option
 from .terminal import Reporter, peak_rss_bytes
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ COLUMNS = ("model", "size", "params", "device", "threads", "batch", "test", "t/s
 )
 @click.option("--pass-tokens", type=click.IntRange(min=1), default=128, show_default=True)
 @device_options
+@draft_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @verbose_option
 def bench(
@@ -66,6 +67,9 @@ def bench(
     pass_tokens: int,
     threads: int,
     device: str,
+    drafter: str | None,
+    draft: str | None,
+    draft_width: int | None,
     as_json: bool,
     verbose: bool,
 ) -> None:
@@ -84,6 +88,9 @@ def bench(
             max_slots=max(case.batch for case in wanted),
             pass_tokens=pass_tokens,
             prefix_memory=0,
+            drafter=drafter,
+            draft=draft,
+            draft_width=draft_width,
         )
     try:
         about = _about(engine, model or demo_model_path(), device)
@@ -95,7 +102,10 @@ def bench(
             if not as_json:
                 click.echo(_line(about, row))
         if as_json:
-            click.echo(json.dumps({**about, "peak_rss_bytes": peak_rss_bytes(), "rows": rows}))
+            speculation = _speculation(engine) if engine.speculation is not None else {}
+            report = {**about, **speculation, "peak_rss_bytes": peak_rss_bytes(), "rows": rows}
+            click.echo(json.dumps(report))
+        reporter.drafts(engine.stats)
     finally:
         close_engine(engine)
 
@@ -109,6 +119,15 @@ def _about(engine: Engine, model: Path, device: str) -> dict[str, Any]:
         "num_params": sum(math.prod(tensor.shape) for tensor in tensors),
         "device": f"{device} {info.isa}",
         "threads": info.num_threads,
+    }
+
+
+def _speculation(engine: Engine) -> dict[str, Any]:
+    stats = engine.stats
+    return {
+        "tokens_per_pass": stats.tokens_per_pass,
+        "drafted": stats.drafted,
+        "accepted": stats.accepted,
     }
 
 

@@ -13,6 +13,7 @@ from mtlqwen.errors import RequestError
 from .options import (
     context_option,
     device_options,
+    draft_options,
     model_option,
     sampling_options,
     sampling_params,
@@ -38,6 +39,7 @@ Ctrl-C  stop the answer"""
 @sampling_options
 @context_option
 @device_options
+@draft_options
 @verbose_option
 def chat(
     model: Path | None,
@@ -46,14 +48,27 @@ def chat(
     ctx: int | None,
     threads: int,
     device: str,
+    drafter: str | None,
+    draft: str | None,
+    draft_width: int | None,
     verbose: bool,
     **sampling: Any,
 ) -> None:
     """Talk with the model; /help tells what else can be typed."""
     params = sampling_params(**sampling)
     reporter = Reporter(verbose)
-    with open_llm(model, reporter, ctx=ctx, threads=threads, device=device) as llm:
+    with open_llm(
+        model,
+        reporter,
+        ctx=ctx,
+        threads=threads,
+        device=device,
+        drafter=drafter,
+        draft=draft,
+        draft_width=draft_width,
+    ) as llm:
         Conversation(llm, params, reporter, system, think).run()
+        reporter.drafts(llm.engine.stats)
 
 
 class Conversation:

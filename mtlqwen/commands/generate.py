@@ -13,6 +13,7 @@ import click
 from .options import (
     context_option,
     device_options,
+    draft_options,
     model_option,
     sampling_options,
     sampling_params,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 @sampling_options
 @context_option
 @device_options
+@draft_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with all figures.")
 @verbose_option
 def generate(
@@ -58,6 +60,9 @@ def generate(
     ctx: int | None,
     threads: int,
     device: str,
+    drafter: str | None,
+    draft: str | None,
+    draft_width: int | None,
     as_json: bool,
     verbose: bool,
     **sampling: Any,
@@ -78,7 +83,16 @@ def generate(
     params = sampling_params(**sampling)
 
     reporter = Reporter(verbose)
-    with open_llm(model, reporter, ctx=ctx, threads=threads, device=device) as llm:
+    with open_llm(
+        model,
+        reporter,
+        ctx=ctx,
+        threads=threads,
+        device=device,
+        drafter=drafter,
+        draft=draft,
+        draft_width=draft_width,
+    ) as llm:
         with llm.stream(request, params, thinking=think, raw=raw) as stream:
             done = stream.completion() if ids or as_json else print_answer(stream, reporter)
         if as_json:
@@ -86,6 +100,7 @@ def generate(
         elif ids:
             click.echo(",".join(map(str, done.token_ids)))
         reporter.figures(done)
+        reporter.drafts(llm.engine.stats)
 
 
 def _read_prompt(prompt: str | None, prompt_file: Any) -> str:

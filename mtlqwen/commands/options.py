@@ -88,6 +88,37 @@ context_option = click.option(
     help="Most tokens of prompt and answer.  [default: 65536, or the model's limit]",
 )
 
+
+class DraftWidth(click.ParamType):
+    """A number of drafts, or auto: None."""
+
+    name = "auto|0..15"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | None:
+        if value == "auto":
+            return None
+        if isinstance(value, str) and value.isdecimal() and int(value) <= 15:
+            return int(value)
+        self.fail(f"{value!r} is neither auto nor a number from 0 to 15", param, ctx)
+
+
+draft_options = _together(
+    click.option(
+        "--drafter",
+        metavar="FILE",
+        help="DFlash drafter that guesses tokens for the model to verify together, with the same "
+        "result; demo is the demo model's.",
+    ),
+    click.option(
+        "--draft",
+        type=click.Choice(["dflash", "ngram"]),
+        help="Who guesses: the drafter, or without one what followed the last few tokens before.",
+    ),
+    click.option("--draft-width", type=DraftWidth(), help="Guesses per pass.  [default: auto]"),
+)
+
 verbose_option = click.option(
     "-v", "--verbose", is_flag=True, help="Progress and figures on stderr, also without a terminal."
 )

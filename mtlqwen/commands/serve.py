@@ -6,7 +6,14 @@ from pathlib import Path
 
 import click
 
-from .options import ByteSize, context_option, device_options, model_option, verbose_option
+from .options import (
+    ByteSize,
+    context_option,
+    device_options,
+    draft_options,
+    model_option,
+    verbose_option,
+)
 from .terminal import Reporter, open_llm
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -45,6 +52,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 )
 @context_option
 @device_options
+@draft_options
 @verbose_option
 def serve(
     model: Path | None,
@@ -60,6 +68,9 @@ def serve(
     ctx: int | None,
     threads: int,
     device: str,
+    drafter: str | None,
+    draft: str | None,
+    draft_width: int | None,
     verbose: bool,
 ) -> None:
     """Serve /v1/chat/completions, /v1/completions, /v1/models and /health."""
@@ -78,6 +89,9 @@ def serve(
             ctx=ctx,
             threads=threads,
             device=device,
+            drafter=drafter,
+            draft=draft,
+            draft_width=draft_width,
             max_slots=slots,
             pass_tokens=pass_tokens,
             kv_memory=kv_memory,

@@ -13,6 +13,7 @@ import click
 if TYPE_CHECKING:
     from mtlqwen.generation import Completion, Stream
     from mtlqwen.llm import LLM
+    from mtlqwen.stats import Stats
     from mtlqwen.text import Delta
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
@@ -63,6 +64,17 @@ class Reporter:
                 f"{done.generate_tokens_per_second:.1f} tokens/s; "
                 f"first token {done.time_to_first_token_s:.3f} s; "
                 f"peak memory {peak_rss_bytes() / 2**20:.0f} MiB",
+                err=True,
+            )
+
+    def drafts(self, stats: Stats) -> None:
+        """One line, if there were drafts: tokens per pass, the share accepted at each position."""
+        if self.enabled and sum(stats.drafted):
+            pairs = zip(stats.accepted, stats.drafted, strict=True)
+            shares = " ".join(f"{100 * right / n:.0f}" for right, n in pairs if n)
+            click.echo(
+                f"drafts: {stats.tokens_per_pass:.2f} tokens per pass; "
+                f"% accepted by position: {shares}",
                 err=True,
             )
 

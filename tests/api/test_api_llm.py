@@ -12,6 +12,7 @@ from api_model import user, words
 
 from mtlqwen import LLM, SamplingParams
 from mtlqwen.errors import ModelError, MtlqError, RequestError
+from mtlqwen.load import demo_model_path
 
 GREEDY = SamplingParams(max_tokens=8)
 ENDLESS = SamplingParams(ignore_eos=True)
@@ -164,8 +165,20 @@ def test_a_prompt_one_short_of_the_context_yields_one_token():  # A8
 
 
 def test_settings_that_cannot_hold_are_refused(tmp_path):
-    with pytest.raises(MtlqError, match="drafter"):
+    with pytest.raises((ModelError, OSError), match=r"drafter\.gguf"):
         LLM(drafter="drafter.gguf")
+    with pytest.raises(ModelError, match="no DFlash drafter"):
+        LLM(drafter=demo_model_path())
+    with pytest.raises(MtlqError, match="has no effect with draft='ngram'"):
+        LLM(drafter="demo", draft="ngram")
+    with pytest.raises(MtlqError, match="needs a drafter file"):
+        LLM(draft="dflash")
+    with pytest.raises(MtlqError, match="no effect without a drafter"):
+        LLM(draft_width=3)
+    with pytest.raises(MtlqError, match="from 0 to 15"):
+        LLM(draft="ngram", draft_width=16)
+    with pytest.raises(MtlqError, match="'eagle' is unknown"):
+        LLM(draft="eagle")
     with pytest.raises(MtlqError, match="16384"):
         LLM(ctx=1_000_000)
     with pytest.raises((ModelError, OSError), match=r"missing\.gguf"):

@@ -145,7 +145,7 @@ class Harness:
         if not memory.map.is_empty:
             return
         assert runner.num_mapped_pages == sum(
-            s.num_blocks * runner.num_tiles * runner.pages_per_tile for s in self.engine.live
+            s.num_blocks * runner.bundle_pages for s in self.engine.live
         )
         for sequence in self.engine.live:
             assert runner.bundles_of_slot(sequence.slot) == [

@@ -4,7 +4,8 @@ The "GDN state" of a slot is a rolling hash over its tokens, kept in two banks; 
 position is eight bytes per tile derived from the state there, written through page tables that only
 map operations change. Logits hash the state with every K/V byte of the sequence. A wrong bank,
 slot, position, mapping, snapshot or bundle copy changes the tokens; touching what is not mapped
-raises. Free memory is junk.
+raises. Free memory is junk. The last tile is twice as large as the others. The "tape" of a bank
+holds the tokens that a step with drafts ran.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ class FakeBatch:
     batched_kv_valid: np.ndarray
     bank: np.ndarray
     state: np.ndarray
+    pending: np.ndarray
     logit_rows: np.ndarray
 
 
@@ -109,10 +111,11 @@ class FakeRunner:
     ):
         self.max_slots, self.max_context = max_slots, max_context
         self.pass_tokens, self.block_tokens = pass_tokens, block_tokens
-        self.num_tiles, self.pages_per_tile = num_tiles, pages_per_tile
-        self.tile_bytes = block_tokens * VALUE_BYTES
-        self.page_bytes = self.tile_bytes // pages_per_tile
-        self.bundle_bytes = num_tiles * self.tile_bytes
+        self.num_tiles = num_tiles
+        self.page_bytes = block_tokens * VALUE_BYTES // pages_per_tile
+        self.tile_pages = [pages_per_tile] * (num_tiles - 1) + [2 * pages_per_tile]
+        self.bundle_pages = sum(self.tile_pages)
+        self.bundle_bytes = self.bundle_pages * self.page_bytes
         self.state_bytes = 16
         self.model_id = model_id
         self.config = SimpleNamespace(num_tokens=num_tokens, num_vocab_rows=num_tokens + 6)
@@ -121,6 +124,7 @@ class FakeRunner:
         )
         self.cache_buffers = [100 + 7 * tile for tile in range(num_tiles)]
         self.device_ns = 0
+        self.drafts = None
         self.fail_next: Exception | None = None
         self.num_runs = self.num_rows = self.num_map_ops = 0
         rng = np.random.default_rng(7)
@@ -128,10 +132,12 @@ class FakeRunner:
         self._used = np.zeros(arena_bundles, bool)
         self._heaps: dict[int, tuple[int, int]] = {}  # id -> first bundle of the arena, bundles
         self._next_heap = 1
-        num_pages = max_slots * max_context // block_tokens * pages_per_tile
-        self._tables = np.full((num_tiles, num_pages), -1, np.int64)  # page of the arena
-        self._heap_of = np.full((num_tiles, num_pages), -1, np.int64)
+        num_blocks = max_slots * max_context // block_tokens
+        # Page of the arena, for each page of a tile's buffer.
+        self._tables = [np.full(num_blocks * n, -1, np.int64) for n in self.tile_pages]
+        self._heap_of = [table.copy() for table in self._tables]
         self.banks = rng.integers(0, 1 << 63, (2, max_slots, 2), np.uint64)  # state, last token
+        self.tapes: dict[tuple[int, int], list[int]] = {}  # of (bank, slot)
         self._create_arrays()
 
     def _create_arrays(self):
@@ -141,7 +147,7 @@ class FakeRunner:
         rows, slots = self.pass_tokens, self.max_slots
         self.batch = FakeBatch(
             array(16, np.uint32), array(rows), array(rows), array(rows), array(slots + 1),
-            array(slots), array(slots), array(slots), array(slots), array(rows),
+            array(slots), array(slots), array(slots), array(slots), array(slots), array(rows),
         )  # fmt: skip
         self.logits = np.full((rows, self.config.num_vocab_rows), np.nan, np.float32)
         self.argmax = np.full(rows, -1, np.int32)
@@ -163,7 +169,7 @@ class FakeRunner:
         return heap
 
     def free_heap(self, heap):
-        assert not (self._heap_of == heap).any(), f"heap {heap} is still mapped"
+        assert not any((h == heap).any() for h in self._heap_of), f"heap {heap} is still mapped"
         first, num_bundles = self._heaps.pop(heap)
         self._used[first : first + num_bundles] = False
         self._arena[first * self.bundle_bytes : (first + num_bundles) * self.bundle_bytes] ^= 0xA5
@@ -174,29 +180,28 @@ class FakeRunner:
 
     @property
     def num_mapped_pages(self):
-        return int((self._tables >= 0).sum())
+        return sum(int((table >= 0).sum()) for table in self._tables)
 
     def bundles_of_slot(self, slot):
         """(heap, bundle) of each mapped block, in order."""
-        per_slot = self.max_context // self.block_tokens * self.pages_per_tile
-        pages = slice(slot * per_slot, (slot + 1) * per_slot, self.pages_per_tile)
+        step = self.tile_pages[0]
+        per_slot = self.max_context // self.block_tokens * step
+        pages = slice(slot * per_slot, (slot + 1) * per_slot, step)
         found = []
-        for heap, page in zip(self._heap_of[0, pages], self._tables[0, pages], strict=True):
+        for heap, page in zip(self._heap_of[0][pages], self._tables[0][pages], strict=True):
             if heap >= 0:
-                first = self._heaps[heap][0] * self.num_tiles * self.pages_per_tile
-                found.append((int(heap), (int(page) - first) // self.pages_per_tile))
+                first = self._heaps[heap][0] * self.bundle_pages
+                found.append((int(heap), (int(page) - first) // step))
         return found
 
     def bundle_view(self, heap, bundle):
         first, num_bundles = self._heaps[heap]
         assert 0 <= bundle < num_bundles
-        start = first * self.bundle_bytes
-        return [
-            self._arena[start + (tile * num_bundles + bundle) * self.tile_bytes :][
-                : self.tile_bytes
-            ]
-            for tile in range(self.num_tiles)
-        ]
+        start, tiles = first * self.bundle_bytes, []
+        for size in (pages * self.page_bytes for pages in self.tile_pages):
+            tiles.append(self._arena[start + bundle * size :][:size])
+            start += num_bundles * size
+        return tiles
 
     def save_state(self, slot, bank, out):
         out[:] = self.banks[bank, slot].view(np.uint8)
@@ -211,7 +216,7 @@ class FakeRunner:
         if map_ops is not None:
             self._map(map_ops)
         num_rows, num_sequences, num_logit_rows = (int(x) for x in self.batch.header[:3])
-        assert 1 <= num_rows <= self.pass_tokens and 1 <= num_sequences <= self.max_slots
+        assert 0 <= num_rows <= self.pass_tokens and 1 <= num_sequences <= self.max_slots
         slots = self.batch.sequence_slots[:num_sequences]
         assert len(set(slots.tolist())) == num_sequences, "two sequences in one slot"
         wanted = {int(r): i for i, r in enumerate(self.batch.logit_rows[:num_logit_rows])}
@@ -233,37 +238,44 @@ class FakeRunner:
             int(b.batched_kv_valid[index]),
             int(b.bank[index]),
         )
-        assert b.state[index] == -1 and len(rows) > 0
+        is_bound, num_rows = bool(b.state[index] >= 0), int(b.header[0])
+        assert len(rows) > is_bound or num_rows == 0
+        assert b.state[index] == (slot if is_bound else -1)
         state, last = (int(x) for x in self.banks[bank, slot]) if kv_valid else (0, 0)
+        assert b.pending[index] <= len(self.tapes.get((bank, slot), []))
+        for token in self.tapes.get((bank, slot), [])[: b.pending[index]]:
+            state, last = next_state(state, last, token), token
+        replayed = state, last
         for row in rows:
             position, token = kv_valid + row - rows.start, int(b.input_ids[row])
             assert b.positions[row] == position and b.row_sequence[row] == index
             state, last = next_state(state, last, token), token
-            page, offset = self._locate(slot, position)
             for tile in range(self.num_tiles):
-                target = self._arena[page[tile] * self.page_bytes + offset :][:VALUE_BYTES]
-                target.view(np.uint64)[0] = kv_value(state, tile)
+                word = self._words(tile, slot, np.array([position]))
+                self._arena.view(np.uint64)[word] = kv_value(state, tile)
             if row in wanted:
                 self._predict(wanted.pop(row), slot, position + 1, state)
-        self.banks[bank ^ 1, slot] = state, last
+        self.tapes[bank ^ 1, slot] = b.input_ids[list(rows)].tolist() if is_bound else []
+        self.banks[bank ^ 1, slot] = replayed if is_bound else (state, last)
 
-    def _locate(self, slot, position):
-        per_page = self.page_bytes // VALUE_BYTES
-        page = (slot * self.max_context + position) // per_page
-        pages = self._tables[:, page]
-        assert (pages >= 0).all(), f"fault: slot {slot} position {position} is not mapped"
-        return pages, position % per_page * VALUE_BYTES
+    def _words(self, tile, slot, positions):
+        """Where in the arena the values of positions are, in units of 8 bytes."""
+        stride = self.tile_pages[tile] // self.tile_pages[0]
+        word = (slot * self.max_context + positions) * stride
+        page, offset = np.divmod(word, self.page_bytes // VALUE_BYTES)
+        pages = self._tables[tile][page]
+        assert (pages >= 0).all(), f"fault: slot {slot} of {positions[-1]} is not mapped"
+        return pages * (self.page_bytes // VALUE_BYTES) + offset
 
     def _predict(self, out, slot, length, state):
-        per_page = self.page_bytes // VALUE_BYTES
-        first = slot * self.max_context // per_page
-        pages = self._tables[:, first : first + -(-length // per_page)]
-        assert (pages >= 0).all(), f"fault: slot {slot} below {length} is not mapped"
-        values = self._arena.view(np.uint64).reshape(-1, per_page)[pages]
-        values = values.reshape(self.num_tiles, -1)[:, :length]
+        positions = np.arange(length)
         with np.errstate(over="ignore"):
-            weights = position_weight(np.arange(length, dtype=np.uint64))
-            digest = int((values * weights).sum(dtype=np.uint64))
+            weights = position_weight(positions.astype(np.uint64))
+            values = [
+                self._arena.view(np.uint64)[self._words(tile, slot, positions)]
+                for tile in range(self.num_tiles)
+            ]
+            digest = int((np.array(values) * weights).sum(dtype=np.uint64))
         valid = self.config.num_tokens
         self.logits[out, :valid] = logits_of(state, digest, valid)
         self.argmax[out] = np.argmax(self.logits[out, :valid])
@@ -275,15 +287,16 @@ class FakeRunner:
             kind, buffer, heap, reserved, page, heap_page, num_pages = (int(x) for x in op.item())
             tile = self.cache_buffers.index(buffer)
             self.num_map_ops += 1
-            assert reserved == 0 and num_pages > 0 and page + num_pages <= self._tables.shape[1]
+            table, heap_of = self._tables[tile], self._heap_of[tile]
+            assert reserved == 0 and num_pages > 0 and page + num_pages <= len(table)
             target = slice(page, page + num_pages)
             if kind == abi.UNMAP:
-                assert heap == abi.NO_ID and (self._tables[tile, target] >= 0).all()
-                self._tables[tile, target] = self._heap_of[tile, target] = -1
+                assert heap == abi.NO_ID and (table[target] >= 0).all()
+                table[target] = heap_of[target] = -1
                 continue
             first, num_bundles = self._heaps[heap]
-            assert kind == abi.MAP and (self._tables[tile, target] < 0).all(), "mapped twice"
-            assert heap_page + num_pages <= num_bundles * self.num_tiles * self.pages_per_tile
-            start = first * self.num_tiles * self.pages_per_tile + heap_page
-            self._tables[tile, target] = np.arange(start, start + num_pages)
-            self._heap_of[tile, target] = heap
+            assert kind == abi.MAP and (table[target] < 0).all(), "mapped twice"
+            assert heap_page + num_pages <= num_bundles * self.bundle_pages
+            start = first * self.bundle_pages + heap_page
+            table[target] = np.arange(start, start + num_pages)
+            heap_of[target] = heap

@@ -130,7 +130,7 @@ def test_an_empty_pool_is_refused(sizes):
 
 
 def slot_map(pool, max_runs=1000):
-    return SlotMap(pool, [70, 80], 3, 16, 2, max_runs)
+    return SlotMap(pool, [70, 80], 3, 16, [2, 2], max_runs)
 
 
 def test_consecutive_bundles_are_one_operation_per_tile():
@@ -147,6 +147,20 @@ def test_consecutive_bundles_are_one_operation_per_tile():
     ]
     assert slots.num_runs == slots.runs_in(1) == 1
     assert slots.is_empty and slots.take_ops() is None
+
+
+def test_tiles_of_unequal_size_lie_one_behind_the_other():
+    pool = Heaps().pool(8, 8)
+    slots = SlotMap(pool, [70, 80, 90], 3, 16, [2, 1, 3], 1000)
+    pool.take()
+    bundle = pool.take(0)
+    slots.map(2, bundle)
+    slots.map(2, pool.take(bundle))
+    assert slots.take_ops().tolist() == [
+        (abi.MAP, 70, 10, 0, 64, 2, 4),
+        (abi.MAP, 80, 10, 0, 32, 16 + 1, 2),
+        (abi.MAP, 90, 10, 0, 96, 16 + 8 + 3, 6),
+    ]
 
 
 def test_bundles_apart_are_an_operation_each():

@@ -115,7 +115,7 @@ def test_a_tight_limit_on_mappings_preempts_instead_of_failing():
 
 
 def test_kv_memory_below_one_bundle_is_refused_with_the_numbers():
-    with pytest.raises(MtlqError, match=r"of 100 bytes holds no bundle.*16 tokens takes 384 bytes"):
+    with pytest.raises(MtlqError, match=r"of 100 bytes holds no bundle.*16 tokens takes 512 bytes"):
         Engine(FakeRunner(), kv_memory_bytes=100)
 
 
