@@ -160,7 +160,8 @@ class Plan(_Object):
 class Device:
     """A processor that executes plans. One thread at a time may use it, except for wait()."""
 
-    def __init__(self, handle: c_void_p):
+    def __init__(self, handle: c_void_p, kind: str):
+        self.kind = kind  # "cpu" or "metal"
         self._handle: c_void_p | None = handle
         self._objects: weakref.WeakSet[_Object] = weakref.WeakSet()
         self._heaps: set[Heap] = set()
@@ -192,7 +193,7 @@ class Device:
         )
         handle = c_void_p()
         lib.mtlq_device_open(name.encode(), byref(desc), byref(handle))
-        return cls(handle)
+        return cls(handle, name)
 
     @property
     def handle(self) -> c_void_p:

@@ -17,6 +17,7 @@ ARGS_BUFFER = 30  # index of the argument struct (kernels/metal/common.h)
 
 # MTLGPUFamily. M1 is Apple7, M2 Apple8, M3 and M4 Apple9, M5 Apple10.
 APPLE7, APPLE8, APPLE9, APPLE10 = 1007, 1008, 1009, 1010
+CORES_OF_NAME = {"Ultra": 60, "Max": 32, "Pro": 16}  # the least of each, M1 .. M5
 
 TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k", "iq4_xs")
 K_TYPES = frozenset({"q4_k", "q5_k", "q6_k", "iq4_xs"})  # in blocks of 256
@@ -48,6 +49,12 @@ class Gpu:
     family: int = APPLE7
     num_cores: int = 8
     max_splits: int = 128  # bounds the workspace of attention
+
+    @classmethod
+    def of(cls, name: str, family: str) -> Gpu:
+        """From the device's name and its family, "apple7" .. Metal does not tell the cores."""
+        cores = next((n for word, n in CORES_OF_NAME.items() if word in name), 8)
+        return cls(int(family.removeprefix("apple")) + 1000, cores)
 
     @property
     def num_splits(self) -> int:

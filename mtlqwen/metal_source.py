@@ -6,6 +6,7 @@ what they name, each once. `#line` keeps the compiler's messages in terms of the
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -17,6 +18,7 @@ def library_source(path: Path) -> str:
     return "".join(_inlined(path.resolve(), set()))
 
 
+@functools.cache
 def kernel_source(library: str) -> str:
     """The text of kernels/metal/<library>.metal, of the checkout or as it was installed."""
     package = Path(__file__).parent

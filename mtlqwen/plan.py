@@ -40,11 +40,21 @@ class Value:
 Operand = Memory | Value
 
 
+@dataclass(frozen=True)
+class Launch:
+    """A kernel with its grid, which a device may ignore. `barrier`: wait for the launch before."""
+
+    pipeline: Pipeline
+    grid: tuple[int, int, int] = (1, 1, 1)
+    num_threads: int = 1  # of a threadgroup
+    barrier: bool = False
+
+
 @dataclass
 class Step:
     """One dispatch, as recorded."""
 
-    pipeline: Pipeline
+    launch: Launch
     args: bytes
     operands: Sequence[Operand]
     barrier: bool
@@ -81,7 +91,19 @@ class PlanBuilder:
         writes: Sequence[Operand],
         label: str = "",
     ) -> None:
-        """Appends a launch. `writes` are those of the operands that the kernel writes."""
+        """Appends one launch of a kernel of the device. `writes`: which operands it writes."""
+        launches = (Launch(self.device.pipeline(kernel)),)
+        self.launch(launches, args, operands, writes, label or kernel)
+
+    def launch(
+        self,
+        launches: Sequence[Launch],
+        args: bytes,
+        operands: Sequence[Operand],
+        writes: Sequence[Operand],
+        label: str,
+    ) -> None:
+        """Appends the launches of one operation, over the same operands and arguments."""
         written = {key for key in map(_key, writes) if key is not None}
         read = {key for key in map(_key, operands) if key is not None} - written
         barrier = bool(read & self._written or written & (self._written | self._read))
@@ -96,8 +118,9 @@ class PlanBuilder:
                 if operand.first_epoch < 0:
                     operand.first_epoch = self._epoch
                 operand.last_epoch = self._epoch
-        pipeline = self.device.pipeline(kernel)
-        self._steps.append(Step(pipeline, args, operands, barrier, label or kernel))
+        for index, launch in enumerate(launches):
+            waits = launch.barrier if index else barrier
+            self._steps.append(Step(launch, args, operands, waits, label))
 
     @property
     def labels(self) -> list[str]:
@@ -112,9 +135,10 @@ class PlanBuilder:
         args = bytearray()
         first_binding = 0
         for record, step in zip(dispatches, self._steps, strict=True):
-            record["pipeline"] = step.pipeline.id
+            record["pipeline"] = step.launch.pipeline.id
             record["flags"] = abi.BARRIER if step.barrier else 0
-            record["grid"] = record["group"] = 1
+            record["grid"] = step.launch.grid
+            record["group"] = step.launch.num_threads, 1, 1
             record["grid_buffer"] = abi.NO_ID
             record["first_binding"] = first_binding
             record["num_bindings"] = len(step.operands)

@@ -17,6 +17,7 @@ from .drafter_model import DrafterMemory, draft_blocks, inject_context
 from .errors import MtlqError
 from .gguf import GGUF, open_gguf
 from .kernels import AttentionCache, BatchMemory, CpuKernels, DeltaState, Limits, TapeRow
+from .metal_kernels import MetalKernels, row_classes
 from .model import ModelMemory, forward
 from .plan import Memory, PlanBuilder
 from .weights import Weights
@@ -107,14 +108,15 @@ class Runner:
         self.drafts: DraftArrays | None = None
         self.draft_plan: Plan | None = None
         self._drafter_weights: DrafterWeights | None = None
-        self._build_plans()
+        self._plans = self._build_plans()  # of rows, ascending
         self.device_ns = 0
 
     def close(self) -> None:
         """Frees everything on the device, and closes the file if this runner opened it."""
-        for plan in (self.plan, self.draft_plan):
-            if plan is not None:
-                plan.free()
+        for _, plan in self._plans:
+            plan.free()
+        if self.draft_plan is not None:
+            self.draft_plan.free()
         for weights in (self.weights, self._drafter_weights):
             if weights is not None:
                 weights.close()
@@ -130,9 +132,10 @@ class Runner:
 
         Where `drafts` holds blocks, their drafts become ids of `batch` first.
         """
-        plans = [self.plan]
+        num_rows = self.batch.header[0]
+        plans = [next(plan for max_rows, plan in self._plans if num_rows <= max_rows)]
         if self.draft_plan is not None and self.drafts is not None and self.drafts.header[0]:
-            plans = [self.draft_plan, self.plan]
+            plans.insert(0, self.draft_plan)
         ticket = self.device.submit(plans, map_ops)
         self.device.wait(ticket)
         self.device_ns = self.device.ticket_time(ticket)
@@ -205,12 +208,12 @@ class Runner:
             d = self.drafter
             tile_bytes = self.block_tokens * d.num_kv_heads * d.head_dim * 2
             sizes += [tile_bytes] * (2 * d.num_layers)
-        fitting = [n for n in self.device.info.sparse_page_bytes if not any(b % n for b in sizes)]
+        pages = self.device.info.sparse_page_bytes or (16 << 10,)  # the device says why it has none
+        fitting = [n for n in pages if not any(b % n for b in sizes)]
         if not fitting:
             raise MtlqError(
                 f"K/V tiles of {self.block_tokens} tokens are {sorted(set(sizes))} bytes, no"
-                f" multiple of the device's pages {self.device.info.sparse_page_bytes}; use larger"
-                " blocks"
+                f" multiple of the device's pages {pages}; use larger blocks"
             )
         self.page_bytes = max(fitting)
         self.tile_pages = [size // self.page_bytes for size in sizes]
@@ -309,7 +312,7 @@ class Runner:
             rows[:, half:] = np.sin(angle)
         return Memory(buffer)
 
-    def _build_plans(self) -> None:
+    def _build_plans(self) -> list[tuple[int, Plan]]:
         batch = self._create_batch()
         memory = ModelMemory(
             rope=self._create_rope(self.config.rope_theta, self.config.rotary_dim),
@@ -318,13 +321,23 @@ class Runner:
             argmax=Memory(self._argmax, 0, "argmax"),
         )
         drafting = self._build_drafts(batch, memory)
-        self.plan, self.labels = self._build_plan(batch, memory, drafting)
+        classes = row_classes(self.device, self.pass_tokens)
+        return [(rows, self._build_plan(batch, memory, drafting, rows)) for rows in classes]
 
     def _build_plan(
-        self, batch: BatchMemory, memory: ModelMemory, drafting: DrafterMemory | None
-    ) -> tuple[Plan, list[str]]:
+        self,
+        batch: BatchMemory,
+        memory: ModelMemory,
+        drafting: DrafterMemory | None,
+        max_rows: int,
+    ) -> Plan:
         builder = PlanBuilder(self.device)
-        kernels = CpuKernels(builder, self.config, batch, self._limits())
+        kernels: CpuKernels
+        if self.device.kind == "metal":
+            limits = self._limits(max_rows)
+            kernels = MetalKernels(builder, self.config, batch, limits, self.max_slots)
+        else:
+            kernels = CpuKernels(builder, self.config, batch, self._limits(max_rows))
         if self.drafter is None or self._drafter_weights is None or drafting is None:
             forward(kernels, self.weights, memory)
         else:
@@ -332,7 +345,7 @@ class Runner:
             inject_context(kernels, self._drafter_weights, self.drafter, features, drafting)
         plan, scratch = builder.build()
         self._buffers.append(scratch)
-        return plan, builder.labels
+        return plan
 
     def _build_drafts(self, batch: BatchMemory, memory: ModelMemory) -> DrafterMemory | None:
         """The drafter's plan, if there is one; its memory."""
@@ -350,17 +363,17 @@ class Runner:
             target_ids=batch.input_ids,
         )
         builder = PlanBuilder(self.device)
-        kernels = CpuKernels(builder, self.config, blocks, self._limits())
+        kernels = CpuKernels(builder, self.config, blocks, self._limits(self.pass_tokens))
         embedding, head = self.weights.embedding, self.weights.output
         draft_blocks(kernels, self._drafter_weights, c, embedding, head, drafting)
         self.draft_plan, scratch = builder.build()
         self._buffers.append(scratch)
         return drafting
 
-    def _limits(self) -> Limits:
+    def _limits(self, max_rows: int) -> Limits:
         return Limits(
-            self.pass_tokens,
-            self.max_logit_rows,
+            max_rows,
+            min(max_rows, self.max_logit_rows),
             self.max_context,
             self.block_tokens,
             self.max_draft_rows,

@@ -1,0 +1,155 @@
+"""The network's operations as dispatches for the metal device.
+
+Arguments and operands are the cpu device's (kernels/args.h). The differences: linear kernels read
+activations as they are, some operations take several launches and a workspace, and there are plans
+for several numbers of rows, whose matrix products are different kernels.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from . import metal_geometry as geometry
+from .config import ModelConfig
+from .device import Device
+from .errors import ModelError
+from .kernels import (
+    LOGIT_ROWS,
+    ROWS,
+    AttentionCache,
+    AttentionHeads,
+    BatchMemory,
+    CpuKernels,
+    Limits,
+)
+from .metal_geometry import Gpu
+from .metal_source import kernel_source
+from .plan import Launch, Memory, PlanBuilder, Value
+from .weights import Tensor
+
+ROW_CLASSES = (1, 2, 3, 4, 8, 16, 32)  # rows up to which a plan of its own is faster
+
+
+def row_classes(device: Device, pass_tokens: int) -> list[int]:
+    """The most rows of each plan that a device wants, ascending; any plan is right for fewer."""
+    smaller = ROW_CLASSES if device.kind == "metal" else ()
+    return [*(rows for rows in smaller if rows < pass_tokens), pass_tokens]
+
+
+class MetalKernels(CpuKernels):
+    """Operations of the network as dispatches for the metal device."""
+
+    def __init__(
+        self,
+        plan: PlanBuilder,
+        config: ModelConfig,
+        batch: BatchMemory,
+        limits: Limits,
+        max_sequences: int,
+    ):
+        super().__init__(plan, config, batch, limits)
+        if limits.max_draft_rows:
+            raise ModelError("the Metal kernels do not verify drafts; leave drafting off")
+        info = plan.device.info
+        self.gpu = Gpu.of(info.name, info.isa)
+        self.max_sequences = min(max_sequences, limits.pass_tokens)
+
+    def _quantize(self, x: Value) -> Value:
+        return x
+
+    def argmax(self, logits: Memory, ids: Memory) -> None:
+        c = self.config
+        capacity = self._capacity(LOGIT_ROWS)
+        num_bytes = geometry.argmax_workspace_bytes(c.num_tokens, capacity)
+        workspace = self.plan.value(LOGIT_ROWS, 0, num_bytes)
+        args = struct.pack("=III", c.num_tokens, c.num_vocab_rows, LOGIT_ROWS)
+        self._run("argmax", args, logits, ids, workspace, out=(ids, workspace))
+
+    def _attention(
+        self,
+        heads: AttentionHeads,
+        q: Value,
+        qg: Value | None,
+        cache: AttentionCache,
+        *,
+        is_causal: bool,
+        window: int,
+    ) -> Value:
+        if qg is None or not is_causal or window:
+            raise ModelError("the Metal kernels attend causally, with gates and without windows")
+        o = self._value(ROWS, heads.num_heads * heads.head_dim)
+        num_bytes = geometry.attention_workspace_bytes(
+            self.gpu, heads.num_heads, self.max_sequences
+        )
+        workspace = self.plan.value(ROWS, 0, num_bytes)
+        args = struct.pack(
+            "=IIIIIfQIIII",
+            heads.num_heads,
+            heads.num_kv_heads,
+            heads.head_dim,
+            self.limits.max_context,
+            self.limits.block_tokens,
+            heads.head_dim**-0.5,
+            num_bytes,
+            1,  # gated
+            1,  # causal
+            0,
+            0,
+        )
+        batch = self.batch
+        sequences = (batch.query_start_loc, batch.sequence_slots, batch.batched_kv_valid)
+        operands = (q, cache.keys, cache.values, qg, o, workspace)
+        self._run("attention", args, *sequences, *operands, out=(o, workspace))
+        return o
+
+    def _run(
+        self,
+        kernel: str,
+        args: bytes,
+        *operands: Value | Memory | Tensor,
+        out: tuple[Value | Memory, ...],
+        label: str = "",
+    ) -> None:
+        bound = [
+            Memory(operand.buffer, operand.offset_bytes) if isinstance(operand, Tensor) else operand
+            for operand in operands
+        ]
+        launches = [self._launch(launch) for launch in self._geometry(kernel, args)]
+        self.plan.launch(launches, args, [self.batch.header, *bound], out, label or kernel)
+
+    def _launch(self, launch: geometry.Launch) -> Launch:
+        source = kernel_source(launch.library)
+        pipeline = self.plan.device.pipeline(launch.kernel, source, launch.constants)
+        return Launch(pipeline, launch.grid, launch.threads, launch.barrier)
+
+    def _geometry(self, kernel: str, args: bytes) -> list[geometry.Launch]:
+        """Launches of an operation: its shape is in the words of its arguments."""
+        name, _, weight_type = kernel.partition("_")
+        if name not in ("embed", "linear"):
+            name, weight_type = kernel, ""
+        if name not in _GEOMETRY:
+            raise ModelError(f"there is no Metal kernel {kernel}")
+        words = struct.unpack(f"={len(args) // 4}I", args)
+        launches = _GEOMETRY[name](self, words, weight_type)
+        return launches if isinstance(launches, list) else [launches]
+
+
+_Words = tuple[int, ...]
+_GEOMETRY: dict[
+    str, Callable[[MetalKernels, _Words, str], geometry.Launch | list[geometry.Launch]]
+] = {
+    "embed": lambda k, w, kind: geometry.embed(kind, w[0], k._capacity(ROWS)),
+    "linear": lambda k, w, kind: geometry.linear(k.gpu, kind, w[0], w[1], k._capacity(w[2])),
+    "rmsnorm": lambda k, w, _: geometry.rmsnorm(w[0], k._capacity(w[1])),
+    "gather": lambda k, w, _: geometry.gather(w[0], k._capacity(w[1])),
+    "swiglu": lambda k, w, _: geometry.swiglu(w[0], k._capacity(w[1])),
+    "rotary": lambda k, w, _: geometry.rotary(w[0], w[1], k._capacity(ROWS)),
+    "attention": lambda k, w, _: geometry.attention(
+        k.gpu, w[0], w[1], w[2], k._capacity(ROWS), k.max_sequences
+    ),
+    "conv": lambda k, w, _: geometry.conv(w[0], w[2], k._capacity(ROWS)),
+    "delta": lambda k, w, _: geometry.delta(w[1], w[2], w[3], k._capacity(ROWS), k.max_sequences),
+    "gated_norm": lambda k, w, _: geometry.gated_norm(w[0], w[1], k._capacity(w[2])),
+    "argmax": lambda k, w, _: geometry.argmax(w[0], k._capacity(w[2])),
+}
