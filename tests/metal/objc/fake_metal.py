@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import (
     CFUNCTYPE,
     c_char_p,
@@ -44,6 +47,15 @@ class FakeMetal:
 
     def __exit__(self, *exception: object) -> None:
         device.lib = self._installed
+
+    @contextmanager
+    def put_aside(self) -> Iterator[None]:
+        """The installed shim, for a while."""
+        gc.collect()
+        device.lib = self._installed
+        yield
+        gc.collect()
+        device.lib = self._lib
 
     def set(self, **settings: int) -> None:
         """Settings of fake/control.m."""

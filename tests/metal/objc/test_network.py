@@ -1,0 +1,92 @@
+"""The demo model on the metal device: the real shim, kernels and plans; tokens as on the cpu."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mtlqwen.config import ModelConfig
+from mtlqwen.device import Device
+from mtlqwen.errors import DeviceError, ModelError
+from mtlqwen.gguf import open_gguf
+from mtlqwen.load import demo_model_path
+from mtlqwen.quants import dequantize
+from mtlqwen.runner import Runner
+from tests.model.lone_sequence import LoneSequence, run_batch
+from tests.model.qwen35_reference import Reference
+
+MAX_GAP = 0.05  # between the two best logits, where another arithmetic may choose another token
+SETTINGS = {"max_slots": 3, "max_context": 256, "pass_tokens": 20}
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    """Three conversations; the longest takes more than one pass."""
+    data = Path(__file__).parents[2] / "data" / "reference.json"
+    found = [prompt["prompt"] for prompt in json.loads(data.read_text())["prompts"]]
+    return [*found[:2], max((ids for ids in found if len(ids) < 60), key=len)]
+
+
+def greedy(runner: Runner, prompts: list[list[int]], num_steps: int) -> list[np.ndarray]:
+    """Logits of each sequence's prompt end and of the following tokens, decoded together."""
+    sequences = [LoneSequence(runner, slot) for slot in range(len(prompts))]
+    logits = [[sequence.feed(ids)[-1]] for sequence, ids in zip(sequences, prompts, strict=True)]
+    for _ in range(num_steps):
+        work = [
+            (sequence, [int(rows[-1].argmax())])
+            for sequence, rows in zip(sequences, logits, strict=True)
+        ]
+        run_batch(runner, work)
+        for index, rows in enumerate(logits):
+            assert runner.argmax[index] == runner.logits[index].argmax()
+            rows.append(runner.logits[index].copy())
+    for sequence in sequences:
+        sequence.close()
+    return [np.array(rows) for rows in logits]
+
+
+def run_on(kind: str, prompts: list[list[int]], num_steps: int) -> list[np.ndarray]:
+    with Device.open(kind) as device:
+        runner = Runner(device, demo_model_path(), **SETTINGS)
+        try:
+            return greedy(runner, prompts, num_steps)
+        finally:
+            runner.close()
+
+
+def reference_logits(ids: list[int]) -> np.ndarray:
+    """Of the last token, in double precision over the dequantised tensors."""
+    with open_gguf(demo_model_path()) as gguf:
+        weights = {
+            name: dequantize(gguf.array(name), info.type).reshape(info.shape)
+            for name, info in gguf.tensors.items()
+        }
+        return Reference(ModelConfig.from_gguf(gguf), weights).forward(ids)[-1]
+
+
+def test_demo_model_gives_the_tokens_of_the_cpu(fake, prompts):
+    with fake.put_aside():
+        wanted = run_on("cpu", prompts, 12)
+    got = run_on("metal", prompts, 12)
+    for cpu, metal in zip(wanted, got, strict=True):
+        for cpu_row, metal_row in zip(cpu, metal, strict=True):
+            second, first = np.sort(cpu_row)[-2:]
+            if cpu_row.argmax() != metal_row.argmax():
+                assert first - second < MAX_GAP
+                break
+    for ids, metal in zip(prompts, got, strict=True):
+        np.testing.assert_allclose(metal[0], reference_logits(ids), atol=0.02)
+
+
+def test_network_with_a_drafter_is_refused(fake):
+    with Device.open("metal") as device, pytest.raises(ModelError, match="verify drafts"):
+        Runner(device, demo_model_path(), max_draft_rows=4, **SETTINGS)
+
+
+def test_model_on_a_system_without_sparse_buffers_is_refused_with_the_reason(fake):
+    fake.set(version=1506)
+    with Device.open("metal") as device, pytest.raises(DeviceError, match="older than macOS 26"):
+        Runner(device, demo_model_path(), **SETTINGS)
