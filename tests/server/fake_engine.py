@@ -41,7 +41,11 @@ class FakeEngine:
     def __post_init__(self) -> None:
         closable = SimpleNamespace(close=lambda: None)
         self.runner = SimpleNamespace(
-            max_context=self.max_context, close=lambda: None, device=closable, gguf=closable
+            max_context=self.max_context,
+            close=lambda: None,
+            device=closable,
+            gguf=closable,
+            drafter_gguf=None,
         )
         self._changed = threading.Condition()
         self._closing = False
