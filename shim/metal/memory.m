@@ -29,7 +29,7 @@ bool metal_page_size(uint32_t page_bytes, MTLSparsePageSize *size)
 
 /* ---- residency ----------------------------------------------------------------------------- */
 
-static void make_resident(MtlqMetal *metal, id<MTLAllocation> allocation)
+static void make_resident(MtlqMetal *metal, id allocation)
 {
     if (@available(macOS 15.0, *)) {
         [metal->residency addAllocation:allocation];
@@ -38,7 +38,7 @@ static void make_resident(MtlqMetal *metal, id<MTLAllocation> allocation)
 }
 
 /* Nothing may be in flight. */
-static void end_residency(MtlqMetal *metal, id<MTLAllocation> allocation)
+static void end_residency(MtlqMetal *metal, id allocation)
 {
     if (@available(macOS 15.0, *)) {
         [metal->residency removeAllocation:allocation];
