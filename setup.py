@@ -225,6 +225,8 @@ class BuildExt(build_ext):
             quiet=True,
         )
         super().finalize_options()
+        if self.inplace:  # pip install -e would compile in a new folder each time
+            self.build_lib = self.build_temp = f"build/{MODE}/inplace"
         self.parallel = self.parallel or os.cpu_count()
 
     def run(self) -> None:
