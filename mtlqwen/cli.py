@@ -28,6 +28,7 @@ COMMANDS = {
     "convert": "Make a GGUF from a Hugging Face directory or another GGUF.",
     "info": "Describe a model file.",
     "devices": "List the devices of this machine.",
+    "doctor": "Check that a device computes what it should.",
 }
 
 

@@ -79,7 +79,13 @@ device_options = _together(
         default=0,
         help="Workers of the device.  [default: every usable core]",
     ),
-    click.option("--device", default="cpu", show_default=True, help="Device that runs the model."),
+    click.option(
+        "--device",
+        default="cpu",
+        envvar="MTLQ_DEVICE",
+        show_default=True,
+        help="Device that runs the model: cpu or metal.",
+    ),
 )
 
 context_option = click.option(

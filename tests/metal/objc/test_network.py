@@ -10,11 +10,15 @@ import pytest
 
 from mtlqwen.config import ModelConfig
 from mtlqwen.device import Device
+from mtlqwen.doctor import compare
 from mtlqwen.errors import DeviceError, ModelError
+from mtlqwen.generation import Completion
 from mtlqwen.gguf import open_gguf
+from mtlqwen.llm import LLM
 from mtlqwen.load import demo_model_path
 from mtlqwen.quants import dequantize
 from mtlqwen.runner import Runner
+from mtlqwen.sampling import SamplingParams
 from tests.model.lone_sequence import LoneSequence, run_batch
 from tests.model.qwen35_reference import Reference
 
@@ -90,3 +94,27 @@ def test_model_on_a_system_without_sparse_buffers_is_refused_with_the_reason(fak
     fake.set(version=1506)
     with Device.open("metal") as device, pytest.raises(DeviceError, match="older than macOS 26"):
         Runner(device, demo_model_path(), **SETTINGS)
+
+
+def ask_twice(kind: str) -> tuple[Completion, Completion]:
+    """An answer, and that to a longer prompt with the same beginning."""
+    params = SamplingParams(max_tokens=14, logprobs=2)
+    story = "Tell me a story about a fox and a lantern."
+    with LLM(device=kind, ctx=512, max_slots=2, pass_tokens=32) as llm:
+        first = llm.generate(story, params)
+        turns = [
+            {"role": "user", "content": story},
+            {"role": "assistant", "content": first.text},
+            {"role": "user", "content": "And then?"},
+        ]
+        return first, llm.generate(turns, params)
+
+
+def test_engine_gives_the_tokens_of_the_cpu_also_after_a_prefix_hit(fake):
+    with fake.put_aside():
+        wanted = ask_twice("cpu")
+    got = ask_twice("metal")
+    assert compare(got[0], wanted[0]).is_right
+    assert got[1].cached_tokens == wanted[1].cached_tokens > 0
+    if got[0].text == wanted[0].text:
+        assert compare(got[1], wanted[1]).is_right

@@ -1,0 +1,129 @@
+"""Checks a device on the machine where it runs: what `mtlqwen doctor` prints."""
+
+from __future__ import annotations
+
+import platform
+import struct
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import __version__, abi
+from .device import Device
+from .errors import MtlqError
+from .generation import Completion
+from .llm import LLM
+from .sampling import SamplingParams
+
+PROMPT = "Tell me a story about a fox and a lantern."
+STORE = """
+#include <metal_stdlib>
+using namespace metal;
+kernel void store(device uint *x [[buffer(0)]], constant uint &first [[buffer(30)]],
+                  uint i [[thread_position_in_grid]])
+{
+    x[i] = first + i;
+}
+"""
+NUM_WORDS = 32
+MAX_GAP = 0.05  # of the two best logits: the cpu quantises activations, Metal does not
+FIRST = 1000
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report."""
+
+    what: str
+    is_right: bool
+    detail: str
+
+
+def examine(kind: str, num_tokens: int = 64) -> Iterator[Finding]:
+    """The checks in order; after one that fails only what does not need it goes on."""
+    yield Finding("system", True, f"mtlqwen {__version__}, {platform.platform()}")
+    try:
+        device = Device.open(kind)
+    except MtlqError as error:
+        yield Finding("device", False, str(error))
+        return
+    with device:
+        info = device.info
+        yield Finding(
+            "device",
+            True,
+            f"{info.name}, {info.isa}, {info.memory_bytes / 2**30:.1f} GiB, buffers of at most "
+            f"{info.max_buffer_bytes / 2**30:.1f} GiB",
+        )
+        pages = info.sparse_page_bytes
+        if kind == "metal":
+            yield _attempt("sparse memory", lambda: _check_sparse(device))
+    if pages:
+        yield from _check_model(kind, num_tokens)
+
+
+def _attempt(what: str, check: Callable[[], tuple[bool, str]]) -> Finding:
+    try:
+        return Finding(what, *check())
+    except MtlqError as error:
+        return Finding(what, False, str(error))
+
+
+def _check_sparse(device: Device) -> tuple[bool, str]:
+    """For each page size: a kernel writes through a mapping, and the heap has what it wrote."""
+    for page_bytes in device.info.sparse_page_bytes or (16 << 10,):
+        heap, sparse = (
+            device.heap(4 * page_bytes, page_bytes),
+            device.sparse(8 * page_bytes, page_bytes),
+        )
+        ops = np.zeros(1, abi.MAP_OP)
+        ops[0] = abi.MAP, sparse.id, heap.id, 0, 5, 2, 1
+        records = np.zeros(1, abi.DISPATCH)
+        records["pipeline"] = device.pipeline("store", STORE).id
+        records["grid"], records["group"] = 1, (NUM_WORDS, 1, 1)
+        records["grid_buffer"], records["num_bindings"], records["args_bytes"] = abi.NO_ID, 1, 4
+        bindings = np.zeros(1, abi.BINDING)
+        bindings["buffer"], bindings["offset_bytes"] = sparse.id, 5 * page_bytes
+        plan = device.plan(records, bindings, struct.pack("=I12x", FIRST))
+        device.wait(device.submit((plan,), ops), timeout_s=10)
+        words = heap.array(np.uint32, (NUM_WORDS,), 2 * page_bytes)
+        if not np.array_equal(words, np.arange(FIRST, FIRST + NUM_WORDS)):
+            return False, f"pages of {page_bytes} bytes: the heap has {words[:4]}, not {FIRST}, .."
+        plan.free()
+        sparse.free()
+        heap.free()
+    return True, f"pages of {', '.join(str(size) for size in device.info.sparse_page_bytes)} bytes"
+
+
+def _check_model(kind: str, num_tokens: int) -> Iterator[Finding]:
+    """The demo model's tokens here and on the cpu. They may part where two logits are close."""
+    answers: dict[str, Completion] = {}
+    for name in dict.fromkeys((kind, "cpu")):
+        started = time.perf_counter()
+        params = SamplingParams(max_tokens=num_tokens, ignore_eos=True, logprobs=2)
+        try:
+            with LLM(device=name, ctx=1024, max_slots=1) as llm:
+                opened = time.perf_counter() - started
+                answers[name] = llm.generate(PROMPT, params)
+        except MtlqError as error:
+            yield Finding(f"demo model on {name}", False, str(error))
+            return
+        speed = num_tokens / answers[name].decode_s
+        detail = f"opened in {opened:.1f} s, {speed:.1f} tokens/s"
+        yield Finding(f"demo model on {name}", True, detail)
+    yield compare(answers[kind], answers["cpu"])
+
+
+def compare(answer: Completion, wanted: Completion) -> Finding:
+    """Whether the first difference, if any, is where the cpu's two best logits are close."""
+    what, total = "tokens as on the cpu", len(wanted.token_ids)
+    pairs = zip(answer.token_ids, wanted.token_ids, strict=True)
+    same = next((i for i, (left, right) in enumerate(pairs) if left != right), total)
+    if same == total:
+        return Finding(what, True, f"all {total}")
+    assert wanted.logprobs is not None
+    (_, best), (_, second) = wanted.logprobs[same][1]
+    gap = best - second
+    return Finding(what, gap < MAX_GAP, f"{same} of {total}, where two logits differ by {gap:.3f}")
