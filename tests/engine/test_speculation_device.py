@@ -8,6 +8,8 @@ import pytest
 from mtlqwen.load import close_engine, demo_model_path, open_engine
 from mtlqwen.sampling import SamplingParams
 
+pytestmark = pytest.mark.slow  # minutes under sanitizers; seconds in a release build
+
 DATA = Path(__file__).parents[1] / "data"
 PROMPTS = [
     prompt
