@@ -18,7 +18,7 @@ import numpy as np
 
 from mtlqwen.config import ModelConfig, config_metadata, expected_tensors
 from mtlqwen.convert import FILE_TYPES, write_model
-from mtlqwen.tensor_source import TensorSource
+from mtlqwen.convert.tensor_source import TensorSource
 
 # hidden, ffn, layers, query heads, K/V heads, DeltaNet key heads, DeltaNet value heads, tied
 SIZES = {

@@ -7,7 +7,7 @@ import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
-from mtlqwen.convert_tokenizer import QWEN35_SPLIT
+from mtlqwen.convert.tokenizer import QWEN35_SPLIT
 
 DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 

@@ -4,7 +4,7 @@ import pytest
 from hf_directory import write_tokenizer
 from tokenizers import normalizers
 
-from mtlqwen.convert_tokenizer import tokenizer_metadata
+from mtlqwen.convert.tokenizer import tokenizer_metadata
 from mtlqwen.errors import ModelError
 
 QWEN2_SPLIT = (

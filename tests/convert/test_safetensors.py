@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from hf_directory import write_directory
 
+from mtlqwen.convert.safetensors import Checkpoint
 from mtlqwen.errors import ModelError
-from mtlqwen.safetensors import Checkpoint
 
 TENSORS = {"a": np.arange(6.0).reshape(2, 3), "b": np.arange(4.0)}
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .gguf import GGUF, TensorType
-from .quants import dequantize, quantize
+from ..gguf import GGUF, TensorType
+from ..quants import dequantize, quantize
 from .safetensors import StoredTensor
 
 _CHUNK_VALUES = 1 << 22

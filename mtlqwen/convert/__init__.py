@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from .config import ModelConfig, is_always_f32
-from .convert_drafter import drafter_metadata, drafter_sources
-from .convert_target import target_config, target_metadata, target_sources
-from .convert_tokenizer import tokenizer_metadata
-from .errors import ModelError
-from .gguf import GGUFWriter, TensorType, open_gguf
+from ..config import ModelConfig, is_always_f32
+from ..errors import ModelError
+from ..gguf import GGUFWriter, TensorType, open_gguf
+from .drafter import drafter_metadata, drafter_sources
 from .safetensors import Checkpoint
+from .target import target_config, target_metadata, target_sources
 from .tensor_source import TensorSource, from_gguf
+from .tokenizer import tokenizer_metadata
 
 # Name of a file type -> its number in GGUF files (general.file_type).
 FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15, "BF16": 32}

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from .config import ModelConfig, config_metadata, expected_tensors
-from .errors import ModelError
+from ..config import ModelConfig, config_metadata, expected_tensors
+from ..errors import ModelError
 from .safetensors import Checkpoint, StoredTensor
 from .tensor_source import TensorSource, from_stored
 

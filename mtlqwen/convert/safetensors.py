@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import ModelError
+from ..errors import ModelError
 
 _MAX_HEADER_BYTES = 100 << 20
 _DTYPES: dict[str, np.dtype[Any]] = {

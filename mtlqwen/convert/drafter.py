@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from .convert_target import HFConfig
-from .errors import ModelError
+from ..errors import ModelError
 from .safetensors import Checkpoint
+from .target import HFConfig
 from .tensor_source import TensorSource, from_stored
 
 

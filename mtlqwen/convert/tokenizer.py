@@ -10,7 +10,7 @@ from tokenizers import Regex, Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Split
 from tokenizers.pre_tokenizers import Sequence as PreTokenizers
 
-from .errors import ModelError
+from ..errors import ModelError
 from .safetensors import read_json
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
