@@ -17,6 +17,7 @@ typedef ulong uint64_t;
 #define MTLQ_ROWS 0        /* header words */
 #define MTLQ_SEQUENCES 1
 #define MTLQ_LOGIT_ROWS 2
+#define MTLQ_FEATURE_ROW 3
 
 #define MTLQ_UNBOUND (-1) /* in state i32[S]: the sequence verifies no draft in this step */
 
@@ -24,7 +25,8 @@ typedef struct mtlq_batch_header {
     uint32_t num_rows;       /* R */
     uint32_t num_sequences;  /* S */
     uint32_t num_logit_rows; /* L */
-    uint32_t reserved[13];
+    uint32_t feature_row;    /* of the step's first row: where tap writes */
+    uint32_t reserved[12];
 } mtlq_batch_header;
 
 /* x[R, dim] f32 = table[input_ids[R]] dequantised. Suffix: tensor type.
@@ -190,8 +192,9 @@ typedef struct mtlq_argmax_args {
 
 /* Below: what only drafters need. */
 
-/* features[rows, column .. column + dim] = x[rows, dim]: the hidden state after one layer as a part of the
- * features. Bindings: header, x, features f32[rows, stride]. */
+/* features[feature_row + rows, column .. column + dim] = x[rows, dim]: the hidden state after one layer as a
+ * part of the features, which are kept until the drafter wants them; feature_row is a header word.
+ * Bindings: header, x, features f32[feature_row + rows at least, stride]. */
 typedef struct mtlq_tap_args {
     uint32_t dim;
     uint32_t rows;

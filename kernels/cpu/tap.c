@@ -7,7 +7,7 @@ void MTLQ_NAME(tap)(const mtlq_call *call)
 {
     const mtlq_tap_args *args = call->args;
     const float *x = call->buffers[1];
-    float *features = call->buffers[2];
+    float *features = (float *)call->buffers[2] + (uint64_t)mtlq_rows(call, MTLQ_FEATURE_ROW) * args->stride;
 
     uint64_t begin, end;
     mtlq_share(call, mtlq_rows(call, args->rows), &begin, &end);

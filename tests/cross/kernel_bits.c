@@ -18,9 +18,10 @@
 #define BLOCK        128u
 #define CONTEXT      (3 * BLOCK)
 #define RECORD_BYTES 384u /* of 256 activations */
+#define FEATURE_ROW  2u
 
 /* Further words of the batch header that count rows. */
-enum { SIX_ROWS = MTLQ_LOGIT_ROWS + 1, THIRTEEN_ROWS };
+enum { SIX_ROWS = MTLQ_FEATURE_ROW + 1, THIRTEEN_ROWS };
 
 /* SMALL: heads shorter than 1, so that the delta rule contracts. UNEVEN: every 32 values of a size of their own.
  * WEIGHTS: count bytes of blocks. RECORDS: rows of count UNEVEN values, by quantize. PRIVATE: depends on who
@@ -124,7 +125,7 @@ static const kernel_case cases[] = {
     {"tap",
      "77",
      ARGS((mtlq_tap_args){77, MTLQ_ROWS, 231, 77}),
-     {{F32, ROWS * 77, 0}, {OUT, ROWS * 231, 0}}},
+     {{F32, ROWS * 77, 0}, {OUT, (FEATURE_ROW + ROWS) * 231, 0}}},
     {"scatter_ids",
      "4",
      ARGS((mtlq_scatter_ids_args){MTLQ_LOGIT_ROWS}),
@@ -226,7 +227,7 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, uint64_t num_bytes)
     return hash;
 }
 
-static const mtlq_batch_header batch = {ROWS, SEQUENCES, 4, {6, 13}};
+static const mtlq_batch_header batch = {ROWS, SEQUENCES, 4, FEATURE_ROW, {6, 13}};
 
 static uint64_t record_bytes(const binding *b)
 {

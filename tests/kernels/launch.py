@@ -18,7 +18,7 @@ from mtlqwen import abi
 from mtlqwen.device import Device
 from mtlqwen.errors import DeviceError
 
-ROWS, SEQUENCES, LOGIT_ROWS = 0, 1, 2  # words of the batch header
+ROWS, SEQUENCES, LOGIT_ROWS, FEATURE_ROW = 0, 1, 2, 3  # words of the batch header
 UNBOUND = -1
 INSTRUCTION_SETS = ("portable", "avx2", "avx512", "neon")
 THREADS = (1, 2, 3)

@@ -4,7 +4,7 @@ block-local convolution and path selector.
 
 import numpy as np
 import pytest
-from launch import LOGIT_ROWS, ROWS, header, run
+from launch import FEATURE_ROW, LOGIT_ROWS, ROWS, header, run
 
 CHUNK, TOP = 8192, 16  # of select_path's workspace
 
@@ -13,14 +13,16 @@ def floats(rng, *shape):
     return rng.standard_normal(shape).astype(np.float32)
 
 
-def test_taps_lie_side_by_side(rng):
-    features = np.full((4, 3 * 48), 5, np.float32)
+def test_taps_lie_side_by_side_from_the_row_that_the_header_names(rng):
+    features = np.full((6, 3 * 48), 5, np.float32)
     layers = [floats(rng, 4, 48) for _ in range(3)]
+    batch = header(3)
+    batch[FEATURE_ROW] = 2
     for tap in (2, 0, 1):
         args = (48, ROWS, 3 * 48, tap * 48)
-        *_, features = run("tap", args, [header(3), layers[tap], features])
-    np.testing.assert_array_equal(features[:3], np.concatenate(layers, axis=1)[:3])
-    assert (features[3] == 5).all()
+        *_, features = run("tap", args, [batch, layers[tap], features])
+    np.testing.assert_array_equal(features[2:5], np.concatenate(layers, axis=1)[:3])
+    assert (features[[0, 1, 5]] == 5).all()
 
 
 def test_drafted_ids_become_rows_of_the_batch_that_verifies_them():
