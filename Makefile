@@ -6,7 +6,7 @@ SOURCES := $(wildcard setup.py shim/*.[ch] shim/*/*.[chm] kernels/*.h kernels/*/
 	kernels/*/*.metal mtlqwen/*.pyx mtlqwen/*.pxd)
 DEBUG_TESTS := tests/shim tests/kernels tests/engine tests/sampling tests/gguf
 
-.PHONY: demo test debug-test test-arm64 lint bench build install clean
+.PHONY: demo test debug-test test-arm64 lint bench build install examples clean
 
 demo: build
 	$(BIN)/mtlqwen generate "Tell me a story about a fox and a lantern."
@@ -50,14 +50,28 @@ build/built: .venv/installed $(SOURCES)
 	$(BIN)/pip install -q mypy ruff
 	@touch $@
 
-# The library for C programs.
-install: build
-	$(BIN)/python setup.py -q build_mtlq --output build/libmtlq.so.1
-	install -d $(PREFIX)/include $(PREFIX)/lib/pkgconfig
-	install -m 644 shim/mtlq.h $(PREFIX)/include
-	install -m 755 build/libmtlq.so.1 $(PREFIX)/lib
-	ln -sf libmtlq.so.1 $(PREFIX)/lib/libmtlq.so
-	sed "s|@PREFIX@|$(PREFIX)|" mtlq.pc.in > $(PREFIX)/lib/pkgconfig/mtlq.pc
+# The library for programs in C and other languages: docs/shim.md.
+ifeq ($(shell uname -s),Darwin)
+LIBRARY := libmtlq.1.dylib
+LINK_NAME := libmtlq.dylib
+else
+LIBRARY := libmtlq.so.1
+LINK_NAME := libmtlq.so
+endif
+
+install: .venv/installed
+	$(BIN)/python setup.py -q build_mtlq --output build/$(LIBRARY)
+	install -d $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	install -m 644 shim/mtlq.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 kernels/args.h $(DESTDIR)$(PREFIX)/include/mtlq_args.h
+	install -m 755 build/$(LIBRARY) $(DESTDIR)$(PREFIX)/lib
+	ln -sf $(LIBRARY) $(DESTDIR)$(PREFIX)/lib/$(LINK_NAME)
+	sed "s|@PREFIX@|$(PREFIX)|" mtlq.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/mtlq.pc
+
+# Built against an installed library and run on the cpu device.
+examples: PREFIX := $(CURDIR)/build/prefix
+examples: install
+	examples/run.sh $(PREFIX)
 
 clean:
 	rm -rf build mtlqwen/*.so mtlqwen/*.dylib

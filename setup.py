@@ -154,7 +154,8 @@ class BuildMtlq(Command):
         if failures:
             raise CompileError("\n".join(failures))
         objects = [str(step.object) for step in steps]
-        link = Step([*self.link_command(), *objects], self.output)
+        # Libraries behind the objects: a linker may drop one that nothing before it needs.
+        link = Step([*self.link_command(), *objects, "-pthread", "-lm"], self.output)
         newest = max(step.object.stat().st_mtime_ns for step in steps)
         if waiting or not self.is_linked(link, newest):
             self.link(link)
@@ -186,7 +187,7 @@ class BuildMtlq(Command):
         else:
             flags = "-shared -Wl,-soname,libmtlq.so.1 -Wl,-z,noexecstack"
         given = shlex.split(os.environ.get("LDFLAGS", ""))
-        return [*self.toolchain.command, *given, *flags.split(), *LINK, "-pthread", "-lm"]
+        return [*self.toolchain.command, *given, *flags.split(), *LINK]
 
     def is_linked(self, link: Step, newest_object: int) -> bool:
         try:

@@ -7,7 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SUFFIXES = {".py", ".pyx", ".pxd", ".pyi", ".c", ".h", ".m", ".metal", ".cpp", ".cu", ".sh"}
-FOLDERS = ("mtlqwen", "shim", "kernels", "tests", "bench", "tools")
+SUFFIXES |= {".rs", ".go"}
+FOLDERS = ("mtlqwen", "shim", "kernels", "tests", "bench", "tools", "examples")
 MAX_LINES = 500
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
 ABSOLUTE_PATH = re.compile(r"[\"'\s](/home/|/Users/|/tmp/|/root/|/work/)")
