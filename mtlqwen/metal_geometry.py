@@ -22,7 +22,7 @@ CORES_OF_NAME = {"Ultra": 60, "Max": 32, "Pro": 16}  # the least of each, M1 .. 
 TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k", "iq4_xs")
 K_TYPES = frozenset({"q4_k", "q5_k", "q6_k", "iq4_xs"})  # in blocks of 256
 LINEAR_VALUES = 256  # that the lanes of a SIMD group read of a row of W in one step
-HEAD_DIM = 256  # of attention
+HEAD_DIMS = (128, 256)  # of attention: drafters have 128
 KEY_DIM = 128  # of the delta rule
 BLOCK_TOKENS = 128
 MAX_CONV_HEAD_DIM = 128
@@ -137,10 +137,10 @@ def attention(
     """Decode and merge for the sequences of few rows, tiles for the others, if any can have that
     many.
     """
-    if head_dim != HEAD_DIM or num_heads % num_kv_heads:
+    if head_dim not in HEAD_DIMS or num_heads % num_kv_heads:
         raise ModelError(
             f"attention with {num_heads} heads of {head_dim} and {num_kv_heads} KV heads: the "
-            f"Metal kernels have heads of {HEAD_DIM}, in whole groups"
+            f"Metal kernels have heads of {' and '.join(map(str, HEAD_DIMS))}, in whole groups"
         )
     group = num_heads // num_kv_heads
     heads = next(h for h in DECODE_HEADS if group % h == 0)
@@ -148,24 +148,24 @@ def attention(
     slots = max_sequences * MAX_DECODE_ROWS
     constants = ((0, MAX_DECODE_ROWS), (1, splits))
     library = "attention_decode"
+    decode, merge = f"attention_decode_{head_dim}_{heads}", f"attention_merge_{head_dim}"
     launches = [
-        Launch(
-            library, f"attention_decode_{heads}", (splits, num_heads // heads, slots), 64, constants
-        ),
-        Launch(library, "attention_merge", (num_heads, 1, slots), 64, constants, barrier=True),
+        Launch(library, decode, (splits, num_heads // heads, slots), 64, constants),
+        Launch(library, merge, (num_heads, 1, slots), 64, constants, barrier=True),
     ]
     if max_rows > MAX_DECODE_ROWS:
         num_tiles = _ceil(max_rows * group, PREFILL_TILE_ROWS) + max_sequences
         grid = (num_tiles, num_kv_heads, 1)
-        launches.append(Launch("attention_prefill", "attention_prefill", grid, 128, constants[:1]))
+        name = f"attention_prefill_{head_dim}"
+        launches.append(Launch("attention_prefill", name, grid, 128, constants[:1]))
     return launches
 
 
-def attention_workspace_bytes(gpu: Gpu, num_heads: int, max_sequences: int) -> int:
+def attention_workspace_bytes(gpu: Gpu, num_heads: int, head_dim: int, max_sequences: int) -> int:
     """Of the operand `workspace`: for each split a vector of values, the largest score and the
     sum.
     """
-    return max_sequences * MAX_DECODE_ROWS * num_heads * gpu.num_splits * 4 * (HEAD_DIM + 2)
+    return max_sequences * MAX_DECODE_ROWS * num_heads * gpu.num_splits * 4 * (head_dim + 2)
 
 
 def conv(num_channels: int, head_dim: int, max_rows: int) -> Launch:

@@ -76,11 +76,9 @@ class MetalKernels(CpuKernels):
         is_causal: bool,
         window: int,
     ) -> Value:
-        if qg is None or not is_causal or window:
-            raise ModelError("the Metal kernels attend causally, with gates and without windows")
         o = self._value(ROWS, heads.num_heads * heads.head_dim)
         num_bytes = geometry.attention_workspace_bytes(
-            self.gpu, heads.num_heads, self.max_sequences
+            self.gpu, heads.num_heads, heads.head_dim, self.max_sequences
         )
         workspace = self.plan.value(ROWS, 0, num_bytes)
         args = struct.pack(
@@ -92,14 +90,14 @@ class MetalKernels(CpuKernels):
             self.limits.block_tokens,
             heads.head_dim**-0.5,
             num_bytes,
-            1,  # gated
-            1,  # causal
-            0,
+            qg is not None,
+            is_causal,
+            window,
             0,
         )
         batch = self.batch
         sequences = (batch.query_start_loc, batch.sequence_slots, batch.batched_kv_valid)
-        operands = (q, cache.keys, cache.values, qg, o, workspace)
+        operands = (q, cache.keys, cache.values, qg or q, o, workspace)
         self._run("attention", args, *sequences, *operands, out=(o, workspace))
         return o
 

@@ -3,20 +3,42 @@
 #ifndef MTLQ_ATTENTION_H
 #define MTLQ_ATTENTION_H
 
-#include "common.h"
+#include "cache.h"
 
-#define HEAD_DIM 256
 #define BLOCK 128 /* positions of a cache tile */
 
 /* Sequences of at most this many rows are decoded (split over the cache), the others are tiled. */
 constant uint MAX_DECODE_ROWS [[function_constant(0)]];
 
-/* Offset in halfs of one KV head in the tile of a position. A tile is [kv_heads, HEAD_DIM *
+/* The positions [begin, end) that a query sees. */
+struct visible_range {
+    uint begin, end;
+};
+
+/* Neither end falls from one query of a sequence to the next. */
+inline visible_range visible_to(constant mtlq_attention_args &args, uint position,
+                                uint end_position)
+{
+    const uint window = args.window > 0 ? args.window : 0xFFFFFFFF;
+    const uint ahead = args.causal ? 1 : window; /* of its own position on */
+    visible_range seen;
+    seen.begin = position < window ? 0 : position - window + 1;
+    seen.end = position + min(ahead, end_position - position);
+    return seen;
+}
+
+inline bool is_within(uint position, uint begin, uint end)
+{
+    return position >= begin && position < end;
+}
+
+/* Offset in halfs of one KV head in the tile of a position. A tile is [kv_heads, head_dim *
  * BLOCK]. */
-inline ulong head_tile(uint slot, uint position, uint max_context, uint num_kv_heads, uint kv_head)
+inline ulong head_tile(uint slot, uint position, uint max_context, uint num_kv_heads, uint kv_head,
+                       uint head_dim)
 {
     const ulong tile = (ulong(slot) * max_context + position) / BLOCK;
-    return (tile * num_kv_heads + kv_head) * (HEAD_DIM * BLOCK);
+    return (tile * num_kv_heads + kv_head) * (head_dim * BLOCK);
 }
 
 #endif

@@ -4,20 +4,34 @@
  * kernel merges.
  *
  * A split keeps, for each of its heads, the largest score m, the sum of e^(score - m) and the
- * values weighted by it. workspace: float [sequences * MAX_DECODE_ROWS, H, splits, HEAD_DIM]
+ * values weighted by it. workspace: float [sequences * MAX_DECODE_ROWS, H, splits, head_dim]
  * then as many float2 (m, sum). A row's result depends on its own context and the number of
  * splits alone. */
 
 constant uint NUM_SPLITS [[function_constant(1)]];
 
-/* One row of one sequence, from the grid's z. */
+/* What one of 64 threads has of DIM values. */
+template <int DIM> struct thread_values;
+
+template <> struct thread_values<128> {
+    typedef float2 type;
+    static inline float2 load(device const half *p) { return float2(*(device const half2 *)p); }
+};
+
+template <> struct thread_values<256> {
+    typedef float4 type;
+    static inline float4 load(device const half *p) { return float4(*(device const half4 *)p); }
+};
+
+/* One row of one sequence, from the grid's z. The blocks are those with positions that it sees. */
 struct decode_row {
-    uint row, slot, num_positions, num_blocks, blocks_per_split;
+    uint row, slot, first_block, num_blocks, blocks_per_split;
+    visible_range seen;
 };
 
 inline bool find_row(device const uint *header, device const int *query_start_loc,
-                     device const int *sequence_slots, device const int *batched_kv_valid, uint z,
-                     thread decode_row &found)
+                     device const int *sequence_slots, device const int *batched_kv_valid,
+                     constant mtlq_attention_args &args, uint z, thread decode_row &found)
 {
     const uint sequence = z / MAX_DECODE_ROWS, i = z % MAX_DECODE_ROWS;
     if (sequence >= header[MTLQ_SEQUENCES])
@@ -28,17 +42,19 @@ inline bool find_row(device const uint *header, device const int *query_start_lo
         return false;
     found.row = first_row + i;
     found.slot = uint(sequence_slots[sequence]);
-    found.num_positions = uint(batched_kv_valid[sequence]) + i + 1;
-    found.num_blocks = (found.num_positions + BLOCK - 1) / BLOCK;
+    const uint kv_valid = uint(batched_kv_valid[sequence]);
+    found.seen = visible_to(args, kv_valid + i, kv_valid + num_rows);
+    found.first_block = found.seen.begin / BLOCK;
+    found.num_blocks = (found.seen.end + BLOCK - 1) / BLOCK - found.first_block;
     found.blocks_per_split = (found.num_blocks + NUM_SPLITS - 1) / NUM_SPLITS;
     return true;
 }
 
 /* Grid: splits, H / HEADS, sequences * MAX_DECODE_ROWS; 64 threads. HEADS query heads of one KV
  * head share each load of K and V. Both SIMD groups make scores, two positions a lane, then
- * values, four dimensions a lane: K has positions innermost and V dimensions, so neither product
+ * values, DIM / 64 dimensions a lane: K has positions innermost and V dimensions, so neither product
  * needs a sum across lanes. */
-template <int HEADS>
+template <int DIM, int HEADS>
 kernel void attention_decode(device const uint *header [[buffer(0)]],
                              device const int *query_start_loc [[buffer(1)]],
                              device const int *sequence_slots [[buffer(2)]],
@@ -54,28 +70,31 @@ kernel void attention_decode(device const uint *header [[buffer(0)]],
                              uint lane [[thread_index_in_simdgroup]],
                              uint simdgroup [[simdgroup_index_in_threadgroup]])
 {
-    threadgroup float4 queries[HEADS * HEAD_DIM / 4];
+    threadgroup float4 queries[HEADS * DIM / 4];
     threadgroup float4 weights[HEADS * BLOCK / 4]; /* scores, then e^(score - m) */
     threadgroup float corrections[HEADS];
 
     decode_row at;
-    if (!find_row(header, query_start_loc, sequence_slots, batched_kv_valid, group.z, at))
+    if (!find_row(header, query_start_loc, sequence_slots, batched_kv_valid, args, group.z,
+                  at))
         return;
-    const uint split = group.x, first_block = split * at.blocks_per_split;
-    const uint end_block = min(first_block + at.blocks_per_split, at.num_blocks);
-    if (first_block >= end_block)
+    typedef typename thread_values<DIM>::type values;
+    const uint split = group.x, skipped = split * at.blocks_per_split;
+    if (skipped >= at.num_blocks)
         return;
+    const uint first_block = at.first_block + skipped;
+    const uint end_block = first_block + min(at.blocks_per_split, at.num_blocks - skipped);
     const uint first_head = group.y * HEADS;
     const uint kv_head = first_head / (args.num_heads / args.num_kv_heads);
     device const float4 *source =
-        (device const float4 *)(q + (ulong(at.row) * args.num_heads + first_head) * HEAD_DIM);
-    for (uint i = thread_index; i < HEADS * HEAD_DIM / 4; i += 64)
+        (device const float4 *)(q + (ulong(at.row) * args.num_heads + first_head) * DIM);
+    for (uint i = thread_index; i < HEADS * DIM / 4; i += 64)
         queries[i] = source[i] * args.scale;
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
     /* Of the heads simdgroup, simdgroup + 2, ...: equal in all lanes. */
     float largest[(HEADS + 1) / 2], sum[(HEADS + 1) / 2];
-    float4 out[HEADS];
+    values out[HEADS];
     UNROLL
     for (int j = 0; j < (HEADS + 1) / 2; ++j) {
         largest[j] = LOWEST_SCORE;
@@ -83,26 +102,28 @@ kernel void attention_decode(device const uint *header [[buffer(0)]],
     }
     UNROLL
     for (int h = 0; h < HEADS; ++h)
-        out[h] = float4(0.0f);
+        out[h] = values(0.0f);
 
     for (uint block = first_block; block < end_block; ++block) {
         const ulong tile =
-            head_tile(at.slot, block * BLOCK, args.max_context, args.num_kv_heads, kv_head);
-        const uint count = min(uint(BLOCK), at.num_positions - block * BLOCK);
+            head_tile(at.slot, block * BLOCK, args.max_context, args.num_kv_heads, kv_head, DIM);
+        /* The places [begin, count) of this block are seen. */
+        const uint begin = max(at.seen.begin, block * BLOCK) - block * BLOCK;
+        const uint count = min(uint(BLOCK), at.seen.end - block * BLOCK);
 
         device const half *k = k_cache + tile + 64 * simdgroup + 2 * lane;
         float2 score[HEADS];
         UNROLL
         for (int h = 0; h < HEADS; ++h)
             score[h] = float2(0.0f);
-        for (uint d = 0; d < HEAD_DIM; d += 4) {
+        for (uint d = 0; d < DIM; d += 4) {
             float2 key[4];
             UNROLL
             for (uint i = 0; i < 4; ++i)
                 key[i] = float2(*(device const half2 *)(k + (d + i) * BLOCK));
             UNROLL
             for (int h = 0; h < HEADS; ++h) {
-                const float4 query = queries[(h * HEAD_DIM + d) / 4];
+                const float4 query = queries[(h * DIM + d) / 4];
                 score[h] = score[h] + key[0] * query.x + key[1] * query.y + key[2] * query.z +
                            key[3] * query.w;
             }
@@ -118,11 +139,11 @@ kernel void attention_decode(device const uint *header [[buffer(0)]],
             if (h >= HEADS)
                 continue;
             const float4 s = weights[h * BLOCK / 4 + lane];
-            const uint position = 4 * lane;
-            const float4 masked = float4(position < count ? s.x : LOWEST_SCORE,
-                                         position + 1 < count ? s.y : LOWEST_SCORE,
-                                         position + 2 < count ? s.z : LOWEST_SCORE,
-                                         position + 3 < count ? s.w : LOWEST_SCORE);
+            const uint place = 4 * lane;
+            const float4 masked = float4(is_within(place, begin, count) ? s.x : LOWEST_SCORE,
+                                         is_within(place + 1, begin, count) ? s.y : LOWEST_SCORE,
+                                         is_within(place + 2, begin, count) ? s.z : LOWEST_SCORE,
+                                         is_within(place + 3, begin, count) ? s.w : LOWEST_SCORE);
             const float top = simd_max(max(max(masked.x, masked.y), max(masked.z, masked.w)));
             const float next = max(largest[j], top);
             const float correction = exp(largest[j] - next);
@@ -136,16 +157,16 @@ kernel void attention_decode(device const uint *header [[buffer(0)]],
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
-        device const half *v = v_cache + tile + 128 * simdgroup + 4 * lane;
+        device const half *v = v_cache + tile + DIM / 64 * thread_index;
         UNROLL
         for (int h = 0; h < HEADS; ++h)
             out[h] = out[h] * corrections[h];
-        uint place = 0;
+        uint place = begin / 4 * 4;
         for (; place + 4 <= count; place += 4) {
-            float4 value[4];
+            values value[4];
             UNROLL
             for (uint i = 0; i < 4; ++i)
-                value[i] = float4(*(device const half4 *)(v + (place + i) * HEAD_DIM));
+                value[i] = thread_values<DIM>::load(v + (place + i) * DIM);
             UNROLL
             for (int h = 0; h < HEADS; ++h) {
                 const float4 p = weights[(h * BLOCK + place) / 4];
@@ -154,7 +175,7 @@ kernel void attention_decode(device const uint *header [[buffer(0)]],
         }
         /* One by one: what lies behind the last position is not ours to read. */
         for (; place < count; ++place) {
-            const float4 value = float4(*(device const half4 *)(v + place * HEAD_DIM));
+            const values value = thread_values<DIM>::load(v + place * DIM);
             UNROLL
             for (int h = 0; h < HEADS; ++h)
                 out[h] = out[h] + value * ((threadgroup float *)weights)[h * BLOCK + place];
@@ -162,30 +183,37 @@ kernel void attention_decode(device const uint *header [[buffer(0)]],
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
 
-    device float4 *partial = (device float4 *)workspace;
+    device values *partial = (device values *)workspace;
     const ulong num_partials = ulong(num_groups.z) * args.num_heads * NUM_SPLITS;
-    device float2 *largest_and_sum = (device float2 *)(workspace + num_partials * HEAD_DIM);
+    device float2 *largest_and_sum = (device float2 *)(workspace + num_partials * DIM);
     UNROLL
     for (int h = 0; h < HEADS; ++h) {
         const ulong i = (ulong(group.z) * args.num_heads + first_head + h) * NUM_SPLITS + split;
-        partial[i * (HEAD_DIM / 4) + 32 * simdgroup + lane] = out[h];
+        partial[i * 64 + thread_index] = out[h];
         if (lane == 0 && simdgroup == uint(h % 2))
             largest_and_sum[i] = float2(largest[h / 2], sum[h / 2]);
     }
 }
 
-INSTANTIATE("attention_decode_1", attention_decode<1>)
-INSTANTIATE("attention_decode_2", attention_decode<2>)
-INSTANTIATE("attention_decode_4", attention_decode<4>)
-INSTANTIATE("attention_decode_6", attention_decode<6>)
+#define INSTANCE(DIM, HEADS) \
+    INSTANTIATE("attention_decode_" #DIM "_" #HEADS, attention_decode<DIM, HEADS>)
+INSTANCE(128, 1)
+INSTANCE(128, 2)
+INSTANCE(128, 4)
+INSTANCE(128, 6)
+INSTANCE(256, 1)
+INSTANCE(256, 2)
+INSTANCE(256, 4)
+INSTANCE(256, 6)
 
-/* Grid: H, 1, sequences * MAX_DECODE_ROWS; 64 threads, four dimensions each. */
+/* Grid: H, 1, sequences * MAX_DECODE_ROWS; 64 threads, DIM / 64 dimensions each. */
+template <int DIM>
 kernel void attention_merge(device const uint *header [[buffer(0)]],
                             device const int *query_start_loc [[buffer(1)]],
                             device const int *sequence_slots [[buffer(2)]],
                             device const int *batched_kv_valid [[buffer(3)]],
-                            device const float4 *qg [[buffer(7)]],
-                            device float4 *o [[buffer(8)]],
+                            device const float *qg [[buffer(7)]],
+                            device float *o [[buffer(8)]],
                             device const float *workspace [[buffer(9)]],
                             constant mtlq_attention_args &args [[buffer(ARGS)]],
                             uint3 group [[threadgroup_position_in_grid]],
@@ -193,28 +221,33 @@ kernel void attention_merge(device const uint *header [[buffer(0)]],
                             uint thread_index [[thread_index_in_threadgroup]])
 {
     decode_row at;
-    if (!find_row(header, query_start_loc, sequence_slots, batched_kv_valid, group.z, at))
+    if (!find_row(header, query_start_loc, sequence_slots, batched_kv_valid, args, group.z,
+                  at))
         return;
+    typedef typename thread_values<DIM>::type values;
     const uint head = group.x;
     const uint num_used = (at.num_blocks + at.blocks_per_split - 1) / at.blocks_per_split;
     const ulong num_partials = ulong(num_groups.z) * args.num_heads * NUM_SPLITS;
     const ulong first = (ulong(group.z) * args.num_heads + head) * NUM_SPLITS;
-    device const float4 *partial =
-        (device const float4 *)workspace + first * (HEAD_DIM / 4) + thread_index;
+    device const values *partial = (device const values *)workspace + first * 64 + thread_index;
     device const float2 *largest_and_sum =
-        (device const float2 *)(workspace + num_partials * HEAD_DIM) + first;
+        (device const float2 *)(workspace + num_partials * DIM) + first;
 
     float largest = LOWEST_SCORE, sum = 0.0f;
     for (uint i = 0; i < num_used; ++i)
         largest = max(largest, largest_and_sum[i].x);
-    float4 out = float4(0.0f);
+    values out = values(0.0f);
     for (uint i = 0; i < num_used; ++i) {
         const float weight = exp(largest_and_sum[i].x - largest);
         sum = fma(weight, largest_and_sum[i].y, sum);
-        out = out + partial[i * (HEAD_DIM / 4)] * weight;
+        out = out + partial[i * 64] * weight;
     }
+    out = out * (1.0f / sum);
     const ulong at_head = ulong(at.row) * args.num_heads + head;
-    const float4 gate = qg[(2 * at_head + 1) * (HEAD_DIM / 4) + thread_index];
-    const float4 open = float4(sigmoid(gate.x), sigmoid(gate.y), sigmoid(gate.z), sigmoid(gate.w));
-    o[at_head * (HEAD_DIM / 4) + thread_index] = out * (1.0f / sum) * open;
+    if (args.gated)
+        out = out * sigmoid(((device const values *)qg)[(2 * at_head + 1) * 64 + thread_index]);
+    ((device values *)o)[at_head * 64 + thread_index] = out;
 }
+
+INSTANTIATE("attention_merge_128", attention_merge<128>)
+INSTANTIATE("attention_merge_256", attention_merge<256>)

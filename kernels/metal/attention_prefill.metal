@@ -6,8 +6,8 @@
  * A tile is TILE_ROWS pairs (row, query head) of one sequence and one KV head, so that all heads
  * of a group share each load of K and V; tiles never cross sequences. Grid: at most rows * group
  * / TILE_ROWS + S tiles, KV heads; 128 threads. In steps of STEP positions the four SIMD groups
- * make 16 columns of scores each, then 64 dimensions of the values each; K and V fragments come
- * straight from the cache. Threadgroup memory: 8 KiB of queries, 4.3 KiB of scores. */
+ * make 16 columns of scores each, then DIM / 4 dimensions of the values each; K and V fragments
+ * come straight from the cache. Threadgroup memory: 32 DIM bytes of queries, 4.3 KiB of scores. */
 
 #define TILE_ROWS 16
 #define STEP 64
@@ -43,6 +43,7 @@ inline ulong pair_head(uint pair, uint group_size, uint num_heads)
 }
 
 /* scores[TILE_ROWS, 16 of STEP] of one SIMD group; k at its first position. */
+template <int DIM>
 inline void make_scores(threadgroup const half *queries, device const half *k,
                         threadgroup float *scores)
 {
@@ -52,11 +53,11 @@ inline void make_scores(threadgroup const half *queries, device const half *k,
         UNROLL
         for (int j = 0; j < 2; ++j)
             sum[i][j] = zero_matrix();
-    for (uint d = 0; d < HEAD_DIM; d += 8) {
+    for (uint d = 0; d < DIM; d += 8) {
         simdgroup_half8x8 query[2], key[2];
         UNROLL
         for (int i = 0; i < 2; ++i)
-            simdgroup_load(query[i], queries + 8 * i * HEAD_DIM + d, HEAD_DIM);
+            simdgroup_load(query[i], queries + 8 * i * DIM + d, DIM);
         UNROLL
         for (int j = 0; j < 2; ++j)
             simdgroup_load(key[j], k + d * BLOCK + 8 * j, BLOCK);
@@ -73,10 +74,12 @@ inline void make_scores(threadgroup const half *queries, device const half *k,
             simdgroup_store(sum[i][j], scores + 8 * i * SCORE_STRIDE + 8 * j, SCORE_STRIDE);
 }
 
-/* out[TILE_ROWS, 64 of HEAD_DIM] += weights * V; v at its first dimension, num_valid positions
- * may be read. */
-inline void add_values(thread simdgroup_float8x8 (&out)[2][8], threadgroup const float *weights,
-                       device const half *v, uint num_valid, uint lane)
+/* out[TILE_ROWS, DIM / 4] += weights * V; v at its first dimension, num_valid positions may be
+ * read. */
+template <int DIM>
+inline void add_values(thread simdgroup_float8x8 (&out)[2][DIM / 32],
+                       threadgroup const float *weights, device const half *v, uint num_valid,
+                       uint lane)
 {
     for (uint p = 0; p < num_valid; p += 8) {
         simdgroup_float8x8 weight[2];
@@ -84,12 +87,12 @@ inline void add_values(thread simdgroup_float8x8 (&out)[2][8], threadgroup const
         for (int i = 0; i < 2; ++i)
             simdgroup_load(weight[i], weights + 8 * i * SCORE_STRIDE + p, SCORE_STRIDE);
         UNROLL
-        for (int j = 0; j < 8; ++j) {
+        for (int j = 0; j < DIM / 32; ++j) {
             simdgroup_half8x8 value;
             if (p + 8 <= num_valid)
-                simdgroup_load(value, v + p * HEAD_DIM + 8 * j, HEAD_DIM);
+                simdgroup_load(value, v + p * DIM + 8 * j, DIM);
             else
-                load_rows(value, v + p * HEAD_DIM + 8 * j, HEAD_DIM, num_valid - p, lane);
+                load_rows(value, v + p * DIM + 8 * j, DIM, num_valid - p, lane);
             UNROLL
             for (int i = 0; i < 2; ++i)
                 simdgroup_multiply_accumulate(out[i][j], weight[i], value, out[i][j]);
@@ -97,6 +100,7 @@ inline void add_values(thread simdgroup_float8x8 (&out)[2][8], threadgroup const
     }
 }
 
+template <int DIM>
 kernel void attention_prefill(device const uint *header [[buffer(0)]],
                               device const int *query_start_loc [[buffer(1)]],
                               device const int *sequence_slots [[buffer(2)]],
@@ -112,7 +116,7 @@ kernel void attention_prefill(device const uint *header [[buffer(0)]],
                               uint lane [[thread_index_in_simdgroup]],
                               uint simdgroup [[simdgroup_index_in_threadgroup]])
 {
-    threadgroup half queries[TILE_ROWS * HEAD_DIM];
+    threadgroup half queries[TILE_ROWS * DIM];
     threadgroup float scores[TILE_ROWS * SCORE_STRIDE]; /* then e^(score - m) */
     threadgroup float factors[TILE_ROWS]; /* corrections of a step, at the end 1 / sum */
 
@@ -124,15 +128,16 @@ kernel void attention_prefill(device const uint *header [[buffer(0)]],
     const uint first_row = uint(query_start_loc[tile.sequence]);
     const uint slot = uint(sequence_slots[tile.sequence]);
     const uint kv_valid = uint(batched_kv_valid[tile.sequence]);
+    const uint end_position = kv_valid + uint(query_start_loc[tile.sequence + 1]) - first_row;
     const ulong first_head = ulong(first_row) * num_heads + kv_head * group_size;
     device const float4 *source = (device const float4 *)q;
 
-    for (uint i = thread_index; i < TILE_ROWS * HEAD_DIM / 4; i += 128) {
-        const uint pair = tile.first_pair + i / (HEAD_DIM / 4);
+    for (uint i = thread_index; i < TILE_ROWS * DIM / 4; i += 128) {
+        const uint pair = tile.first_pair + i / (DIM / 4);
         float4 value = float4(0.0f);
-        if (i / (HEAD_DIM / 4) < tile.num_pairs) {
+        if (i / (DIM / 4) < tile.num_pairs) {
             const ulong head = first_head + pair_head(pair, group_size, num_heads);
-            value = source[head * (HEAD_DIM / 4) + i % (HEAD_DIM / 4)] * args.scale;
+            value = source[head * (DIM / 4) + i % (DIM / 4)] * args.scale;
         }
         ((threadgroup half4 *)queries)[i] = half4(value);
     }
@@ -141,26 +146,30 @@ kernel void attention_prefill(device const uint *header [[buffer(0)]],
     /* Rows 4 * simdgroup + r of the tile: equal in all lanes. A missing row sees what the last
      * one sees. */
     float largest[4], sum[4];
-    uint limit[4];
+    visible_range seen[4];
     UNROLL
     for (uint r = 0; r < 4; ++r) {
         const uint pair = tile.first_pair + min(4 * simdgroup + r, tile.num_pairs - 1);
         largest[r] = LOWEST_SCORE;
         sum[r] = 0.0f;
-        limit[r] = kv_valid + pair / group_size + 1;
+        seen[r] = visible_to(args, kv_valid + pair / group_size, end_position);
     }
-    const uint num_positions = kv_valid + (tile.first_pair + tile.num_pairs - 1) / group_size + 1;
-    simdgroup_float8x8 out[2][8];
+    /* The first row of a tile sees the first position, its last row the last one. */
+    const uint last_pair = tile.first_pair + tile.num_pairs - 1;
+    const visible_range from =
+        visible_to(args, kv_valid + tile.first_pair / group_size, end_position);
+    const visible_range to = visible_to(args, kv_valid + last_pair / group_size, end_position);
+    simdgroup_float8x8 out[2][DIM / 32];
     UNROLL
     for (int i = 0; i < 2; ++i)
         UNROLL
-        for (int j = 0; j < 8; ++j)
+        for (int j = 0; j < DIM / 32; ++j)
             out[i][j] = zero_matrix();
 
-    for (uint first = 0; first < num_positions; first += STEP) {
-        const ulong at = head_tile(slot, first, args.max_context, args.num_kv_heads, kv_head);
-        make_scores(queries, k_cache + at + first % BLOCK + 16 * simdgroup,
-                    scores + 16 * simdgroup);
+    for (uint first = from.begin / STEP * STEP; first < to.end; first += STEP) {
+        const ulong at = head_tile(slot, first, args.max_context, args.num_kv_heads, kv_head, DIM);
+        make_scores<DIM>(queries, k_cache + at + first % BLOCK + 16 * simdgroup,
+                         scores + 16 * simdgroup);
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
         UNROLL
@@ -168,10 +177,12 @@ kernel void attention_prefill(device const uint *header [[buffer(0)]],
             const uint row = 4 * simdgroup + r, position = first + 2 * lane;
             threadgroup float2 *cell = (threadgroup float2 *)(scores + row * SCORE_STRIDE) + lane;
             const float2 s = *cell;
-            const float x = position < limit[r] ? s.x : LOWEST_SCORE;
-            const float y = position + 1 < limit[r] ? s.y : LOWEST_SCORE;
+            const bool sees_x = is_within(position, seen[r].begin, seen[r].end);
+            const bool sees_y = is_within(position + 1, seen[r].begin, seen[r].end);
+            const float x = sees_x ? s.x : LOWEST_SCORE, y = sees_y ? s.y : LOWEST_SCORE;
             const float next = max(largest[r], simd_max(max(x, y)));
-            const float2 p = float2(exp(x - next), exp(y - next));
+            /* A row whose window begins further on has seen nothing yet: next is no score. */
+            const float2 p = float2(sees_x ? exp(x - next) : 0.0f, sees_y ? exp(y - next) : 0.0f);
             const float correction = exp(largest[r] - next);
             sum[r] = sum[r] * correction + simd_sum(p.x + p.y);
             largest[r] = next;
@@ -184,10 +195,10 @@ kernel void attention_prefill(device const uint *header [[buffer(0)]],
         UNROLL
         for (int i = 0; i < 2; ++i)
             UNROLL
-            for (int j = 0; j < 8; ++j)
+            for (int j = 0; j < DIM / 32; ++j)
                 scale_rows(out[i][j], factors[8 * i + matrix_row(lane)]);
-        add_values(out, scores, v_cache + at + (first % BLOCK) * HEAD_DIM + 64 * simdgroup,
-                   min(uint(STEP), num_positions - first), lane);
+        add_values<DIM>(out, scores, v_cache + at + (first % BLOCK) * DIM + DIM / 4 * simdgroup,
+                        min(uint(STEP), to.end - first), lane);
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
 
@@ -201,14 +212,19 @@ kernel void attention_prefill(device const uint *header [[buffer(0)]],
         const uint row = 8 * i + matrix_row(lane), pair = tile.first_pair + row;
         const ulong head = first_head + pair_head(pair, group_size, num_heads);
         UNROLL
-        for (uint j = 0; j < 8; ++j) {
-            const uint d = 64 * simdgroup + 8 * j + matrix_column(lane);
+        for (uint j = 0; j < DIM / 32; ++j) {
+            const uint d = DIM / 4 * simdgroup + 8 * j + matrix_column(lane);
             const float x = out[i][j].thread_elements()[0], y = out[i][j].thread_elements()[1];
             if (row >= tile.num_pairs)
                 continue;
-            device const float *gate = qg + (2 * head + 1) * HEAD_DIM + d;
-            *(device float2 *)(o + head * HEAD_DIM + d) =
-                float2(x * factors[row] * sigmoid(gate[0]), y * factors[row] * sigmoid(gate[1]));
+            const ulong gate = (2 * head + 1) * DIM + d;
+            float2 value = float2(x, y) * factors[row];
+            if (args.gated)
+                value = value * sigmoid(float2(qg[gate], qg[gate + 1]));
+            *(device float2 *)(o + head * DIM + d) = value;
         }
     }
 }
+
+INSTANTIATE("attention_prefill_128", attention_prefill<128>)
+INSTANTIATE("attention_prefill_256", attention_prefill<256>)

@@ -30,6 +30,16 @@ inline float sigmoid(float x)
     return 1.0f / (1.0f + exp(-x));
 }
 
+inline float2 sigmoid(float2 x)
+{
+    return float2(sigmoid(x.x), sigmoid(x.y));
+}
+
+inline float4 sigmoid(float4 x)
+{
+    return float4(sigmoid(x.x), sigmoid(x.y), sigmoid(x.z), sigmoid(x.w));
+}
+
 inline float silu(float x)
 {
     return x / (1.0f + exp(-x));

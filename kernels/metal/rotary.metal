@@ -1,7 +1,7 @@
 #include "common.h"
 
 /* Grid: (H + 2 KV) / SIMD groups a threadgroup, rows. A SIMD group has one head of one row: the
- * H query heads come first, then the KV key heads, then the KV value heads. */
+ * H query heads come first (there may be none), then the KV key heads, then the KV value heads. */
 kernel void rotary(device const uint *header [[buffer(0)]],
                    device const int *row_sequence [[buffer(1)]],
                    device const int *positions [[buffer(2)]],
@@ -42,7 +42,8 @@ kernel void rotary(device const uint *header [[buffer(0)]],
     const bool is_query = head < num_heads;
     if (!is_query)
         head -= num_heads;
-    device const float *source = is_query ? qg + (ulong(row) * num_heads + head) * 2 * dim
+    const uint query_lanes = args.gated ? 2 * dim : dim;
+    device const float *source = is_query ? qg + (ulong(row) * num_heads + head) * query_lanes
                                           : k + (ulong(row) * num_kv + head) * dim;
     device const float *weight = is_query ? q_norm : k_norm;
     float sum = 0.0f;

@@ -12,7 +12,7 @@ from mtlqwen import metal_geometry as geometry
 from .case_file import GUARD_ROWS, Case
 from .cases_rows import guarded, header, normal, rng_of, sigmoid
 
-BLOCK, DIM, KEY = geometry.BLOCK_TOKENS, geometry.HEAD_DIM, geometry.KEY_DIM
+BLOCK, DIM, KEY = geometry.BLOCK_TOKENS, 256, geometry.KEY_DIM
 EPS = 1e-6
 
 
@@ -50,14 +50,23 @@ class Batch:
 
 
 def rotary_case(
-    heads: int, kv_heads: int, batch: Batch, dim: int = DIM, rotary_dim: int = 64
+    heads: int,
+    kv_heads: int,
+    batch: Batch,
+    dim: int = DIM,
+    rotary_dim: int = 64,
+    *,
+    gated: bool = True,
 ) -> Case:
-    case = Case(
-        f"rotary {heads}/{kv_heads} heads of {dim}, turned {rotary_dim}, {batch.label()}", 4e-4
-    )
+    """heads 0: keys and values are stored, queries are NaN and stay so."""
+    gates = "gated" if gated else "plain"
+    name = f"rotary {heads}/{kv_heads} {gates} heads of {dim}, turned {rotary_dim}"
+    case = Case(f"{name}, {batch.label()}", 4e-4)
     rng, a, rows = rng_of(case.name), batch.arrays(), batch.rows
-    qg, k, v = normal(rng, rows, heads, 2, dim), normal(rng, rows, kv_heads, dim), None
-    v = normal(rng, rows, kv_heads, dim)
+    qg = normal(rng, rows, max(heads, 1), 1 + gated, dim)
+    if not heads:
+        qg[:] = np.nan
+    k, v = normal(rng, rows, kv_heads, dim), normal(rng, rows, kv_heads, dim)
     q_norm, k_norm = normal(rng, dim), normal(rng, dim)
     angles = np.arange(batch.max_context)[:, None] * 1e7 ** (
         -2 * np.arange(rotary_dim // 2) / rotary_dim
@@ -86,57 +95,78 @@ def rotary_case(
     bindings = [case.input(a[name]) for name in names]
     bindings += [case.input(x) for x in (qg, k, v, q_norm, k_norm, rope)]
     bindings += [case.output(k_cache, dtype=np.float16), case.output(v_cache, dtype=np.float16)]
-    bindings += [case.output(guarded(turn(qg[:, :, 0], q_norm)))]
-    args = struct.pack("=6If", heads, kv_heads, dim, rotary_dim, batch.max_context, BLOCK, EPS)
+    q = turn(qg[:, :, 0], q_norm) if heads else np.full((rows, 1, dim), np.nan)
+    bindings += [case.output(guarded(q))]
+    shape = heads, kv_heads, dim, rotary_dim, batch.max_context, BLOCK
+    args = struct.pack("=6IfI", *shape, EPS, gated)
     case.launch(geometry.rotary(heads, kv_heads, rows + GUARD_ROWS), args, *bindings)
     return case
 
 
-def attention_case(
-    heads: int, kv_heads: int, batch: Batch, max_splits: int = 128, spare_rows: int = 2
-) -> Case:
+@dataclass(frozen=True)
+class Heads:
+    """Of an attention layer, and what its rows see: the target's unless said otherwise."""
+
+    num: int
+    num_kv: int
+    dim: int = DIM
+    gated: bool = True
+    causal: bool = True
+    window: int = 0
+
+    def label(self) -> str:
+        words = [f"{self.num}/{self.num_kv} heads of {self.dim}"]
+        words += ["plain"] * (not self.gated) + ["all rows"] * (not self.causal)
+        return ", ".join([*words, *([f"window {self.window}"] * bool(self.window))])
+
+    def seen(self, position: int, end_position: int) -> np.ndarray:
+        """The positions that a query at `position` sees."""
+        distance = position - np.arange(end_position)
+        visible = distance >= 0 if self.causal else np.ones(end_position, bool)
+        return np.flatnonzero(visible & (np.abs(distance) < (self.window or end_position)))
+
+
+def attention_case(heads: Heads, batch: Batch, max_splits: int = 128, spare_rows: int = 2) -> Case:
     """spare_rows: rows that the plan can hold beyond those of the step."""
-    case = Case(
-        f"attention {heads}/{kv_heads} heads, at most {max_splits} splits, {batch.label()}", 5e-4
-    )
+    case = Case(f"attention {heads.label()}, at most {max_splits} splits, {batch.label()}", 5e-4)
     if max(batch.counts) <= geometry.MAX_DECODE_ROWS:
         case.tolerance = 1e-5
-    rng, a, rows, gpu = (
-        rng_of(case.name),
-        batch.arrays(),
-        batch.rows,
-        geometry.Gpu(max_splits=max_splits),
-    )
+    rng, a, rows = rng_of(case.name), batch.arrays(), batch.rows
+    gpu, dim, scale = geometry.Gpu(max_splits=max_splits), heads.dim, heads.dim**-0.5
     num_tiles = (max(batch.slots) + 1) * batch.max_context // BLOCK
     # What no row may look at is NaN: positions behind a sequence, slots of others.
-    k_cache = np.full((num_tiles, kv_heads, DIM, BLOCK), np.nan, np.float16)
-    v_cache = np.full((num_tiles, kv_heads, BLOCK, DIM), np.nan, np.float16)
-    q, qg = normal(rng, rows, heads, DIM), normal(rng, rows, heads, 2, DIM)
-    group, row, expected = heads // kv_heads, 0, np.empty((rows, heads, DIM))
+    k_cache = np.full((num_tiles, heads.num_kv, dim, BLOCK), np.nan, np.float16)
+    v_cache = np.full((num_tiles, heads.num_kv, BLOCK, dim), np.nan, np.float16)
+    q, qg = normal(rng, rows, heads.num, dim), normal(rng, rows, heads.num, 2, dim)
+    row, expected = 0, np.empty((rows, heads.num, dim))
     for count, valid, slot in zip(batch.counts, batch.kv_valid, batch.slots, strict=True):
-        keys = normal(rng, valid + count, kv_heads, DIM).astype(np.float16)
-        values = normal(rng, valid + count, kv_heads, DIM).astype(np.float16)
-        for p in range(valid + count):
+        end = valid + count
+        keys = normal(rng, end, heads.num_kv, dim).astype(np.float16)
+        values = normal(rng, end, heads.num_kv, dim).astype(np.float16)
+        for p in range(end):
             tile, place = divmod(slot * batch.max_context + p, BLOCK)
             k_cache[tile, :, :, place], v_cache[tile, :, place] = keys[p], values[p]
         for i in range(count):
-            seen = valid + i + 1
-            for h in range(heads):
-                s = keys[:seen, h // group].astype(float) @ q[row, h] / 16
+            seen = heads.seen(valid + i, end)
+            for h in range(heads.num):
+                kv = h // (heads.num // heads.num_kv)
+                s = keys[seen, kv].astype(float) @ q[row, h] * scale
                 p = np.exp(s - s.max())
-                expected[row, h] = p @ values[:seen, h // group].astype(float) / p.sum()
+                expected[row, h] = p @ values[seen, kv].astype(float) / p.sum()
             row += 1
-    expected *= sigmoid(qg[:, :, 1].astype(float))
+    if heads.gated:
+        expected *= sigmoid(qg[:, :, 1].astype(float))
     names = ("header", "query_start_loc", "sequence_slots", "batched_kv_valid")
     bindings = [case.input(a[name]) for name in names]
-    bindings += [case.input(x) for x in (q, k_cache, v_cache, qg)]
+    bindings += [case.input(x) for x in (q, k_cache, v_cache, qg if heads.gated else q)]
     sequences = len(batch.counts) + 1
-    workspace = np.full(geometry.attention_workspace_bytes(gpu, heads, sequences), 0xFF, np.uint8)
+    num_bytes = geometry.attention_workspace_bytes(gpu, heads.num, dim, sequences)
+    workspace = np.full(num_bytes, 0xFF, np.uint8)
     bindings += [case.output(guarded(expected)), case.input(workspace)]
-    args = struct.pack(
-        "=5IfQ", heads, kv_heads, DIM, batch.max_context, BLOCK, 1 / 16, workspace.nbytes
-    )
-    launches = geometry.attention(gpu, heads, kv_heads, DIM, rows + spare_rows, sequences)
+    shape = heads.num, heads.num_kv, dim, batch.max_context, BLOCK
+    sight = heads.gated, heads.causal, heads.window, 0
+    args = struct.pack("=5IfQ4I", *shape, scale, num_bytes, *sight)
+    launches = geometry.attention(gpu, heads.num, heads.num_kv, dim, rows + spare_rows, sequences)
     case.launch(launches, args, *bindings)
     return case
 
@@ -225,27 +255,37 @@ def delta_case(key_heads: int, value_heads: int, batch: Batch, spare_rows: int =
     return case
 
 
+def attention_cases() -> list[Case]:
+    long = Batch([1], [33 * BLOCK - 1], [0], 34 * BLOCK)  # more blocks than splits
+    cases = [
+        attention_case(Heads(2, 1), Batch([1], [0], [0])),
+        attention_case(Heads(4, 2), Batch([1, 2], [127, 0], [1, 0])),
+        attention_case(Heads(4, 1), Batch([4, 1], [255, 300], [0, 1])),
+        attention_case(Heads(6, 1), Batch([2], [300], [0]), max_splits=2),
+        attention_case(Heads(3, 1), Batch([1], [5], [0])),
+        attention_case(Heads(2, 1), long),
+        attention_case(Heads(4, 2), Batch([9], [0], [0])),
+        attention_case(Heads(4, 1), Batch([5, 6], [60, 190], [1, 0])),
+        attention_case(Heads(6, 1), Batch([1, 11, 3], [70, 121, 0], [0, 2, 1])),
+    ]
+    # Drafters': blocks of a few rows; windows that begin within a block, or end within it.
+    few, block = Batch([2, 4, 1], [0, 255, 300], [1, 0, 2]), Batch([16, 5], [250, 3], [0, 1])
+    for causal in (True, False):
+        for window in (0, 100):
+            heads = Heads(8, 2, 128, gated=False, causal=causal, window=window)
+            cases += [attention_case(heads, few), attention_case(heads, block)]
+    narrow = Heads(2, 1, 128, gated=False, causal=False, window=3)
+    cases += [attention_case(narrow, few, max_splits=2), attention_case(narrow, block)]
+    return [*cases, attention_case(Heads(6, 1, 128, window=130), few)]
+
+
 def all_cases() -> list[Case]:
     packed = Batch([1, 3, 7], [130, 0, 125], [2, 0, 1])
     cases = [rotary_case(4, 2, packed), rotary_case(6, 1, packed, 64, 16)]
     cases += [rotary_case(2, 2, packed, 96, 32)]
-
-    cases += [
-        attention_case(2, 1, Batch([1], [0], [0])),
-        attention_case(4, 2, Batch([1, 2], [127, 0], [1, 0])),
-    ]
-    cases += [attention_case(4, 1, Batch([4, 1], [255, 300], [0, 1]))]
-    cases += [
-        attention_case(6, 1, Batch([2], [300], [0]), max_splits=2),
-        attention_case(3, 1, Batch([1], [5], [0])),
-    ]
-    long = Batch([1], [33 * BLOCK - 1], [0], 34 * BLOCK)  # more blocks than splits
-    cases += [attention_case(2, 1, long)]
-    cases += [
-        attention_case(4, 2, Batch([9], [0], [0])),
-        attention_case(4, 1, Batch([5, 6], [60, 190], [1, 0])),
-    ]
-    cases += [attention_case(6, 1, Batch([1, 11, 3], [70, 121, 0], [0, 2, 1]))]
+    cases += [rotary_case(4, 2, packed, 128, 128, gated=False)]
+    cases += [rotary_case(0, 2, packed, 128, 128, gated=False)]
+    cases += attention_cases()
 
     cases += [
         conv_case(2, 512, packed),

@@ -12,7 +12,8 @@ Batch = sequences.Batch
 
 
 def small_cases() -> dict[str, list[Case]]:
-    linear = rows.linear_case
+    linear, heads = rows.linear_case, sequences.Heads
+    drafter = heads(4, 2, 128, gated=False, causal=False, window=70)
     mixed = Batch([1, 6, 2], [130, 0, 125], [2, 0, 1], 256)
     return {
         "embed": [rows.embed_case(t, 256, 2) for t in geometry.TYPES],
@@ -26,11 +27,16 @@ def small_cases() -> dict[str, list[Case]]:
         "swiglu": [rows.swiglu_case(1028, 2)],
         "gated_norm": [rows.gated_norm_case(5, 132, 2)],
         "argmax": rows.argmax_cases(),
-        "rotary": [sequences.rotary_case(6, 1, mixed, 64, 16)],
+        "rotary": [
+            sequences.rotary_case(6, 1, mixed, 64, 16),
+            sequences.rotary_case(0, 2, mixed, 128, 128, gated=False),
+            sequences.rotary_case(2, 1, mixed, 128, 128, gated=False),
+        ],
         "attention": [
-            sequences.attention_case(4, 2, Batch([2, 1], [127, 0], [0, 1], 256), max_splits=1),
-            sequences.attention_case(1, 1, Batch([1], [130], [0], 256)),
-            sequences.attention_case(4, 2, Batch([6, 5], [60, 125], [1, 0], 256)),
+            sequences.attention_case(heads(4, 2), Batch([2, 1], [127, 0], [0, 1], 256), 1),
+            sequences.attention_case(heads(1, 1), Batch([1], [130], [0], 256)),
+            sequences.attention_case(heads(4, 2), Batch([6, 5], [60, 125], [1, 0], 256)),
+            sequences.attention_case(drafter, Batch([3, 6], [130, 130], [1, 0], 256)),
         ],
         "conv": [sequences.conv_case(1, 200, mixed)],
         "delta": [sequences.delta_case(1, 1, Batch([2, 35, 1], [3, 0, 0], [1, 0, 2]))],

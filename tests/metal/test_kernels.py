@@ -49,10 +49,10 @@ def _shared_operands(weight_type: str, rows: int) -> tuple[np.ndarray, np.ndarra
 
 def test_attention_of_a_row_does_not_depend_on_its_neighbours(emulator):
     """Alone, and packed with others: the same bits."""
-    batch = cases_sequences.Batch([2], [200], [0])
-    alone = cases_sequences.attention_case(4, 2, batch)
+    heads, batch = cases_sequences.Heads(4, 2), cases_sequences.Batch([2], [200], [0])
+    alone = cases_sequences.attention_case(heads, batch)
     packed = cases_sequences.attention_case(
-        4, 2, cases_sequences.Batch([2, 1, 6], [200, 9, 3], [0, 2, 1])
+        heads, cases_sequences.Batch([2, 1, 6], [200, 9, 3], [0, 2, 1])
     )
     q, keys, values, qg = 4, 5, 6, 7
     for index in (q, qg):
