@@ -12,6 +12,11 @@ inline float dot4(float4 a, float4 b)
     return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, a.x * b.x)));
 }
 
+inline float dot4(float4 a, float4 b, float sum)
+{
+    return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, fma(a.x, b.x, sum))));
+}
+
 template <typename Unit, int TOKENS, int ROWS>
 kernel void linear_mv(device const uint *header [[buffer(0)]],
                       device const uchar *weights [[buffer(1)]],
@@ -35,12 +40,13 @@ kernel void linear_mv(device const uint *header [[buffer(0)]],
     if (first_token >= num_tokens || first_out >= args.out_dim)
         return;
 
-    device const uchar *w[ROWS];
+    device const uchar *base = weights + first_out * args.row_bytes;
+    uint offset[ROWS];
     device const float *tokens[TOKENS];
     float sum[ROWS][TOKENS];
     UNROLL
     for (int r = 0; r < ROWS; ++r) {
-        w[r] = weights + min(first_out + r, args.out_dim - 1) * args.row_bytes;
+        offset[r] = min(uint(r), args.out_dim - 1 - first_out) * uint(args.row_bytes);
         UNROLL
         for (int t = 0; t < TOKENS; ++t)
             sum[r][t] = 0.0f;
@@ -52,29 +58,44 @@ kernel void linear_mv(device const uint *header [[buffer(0)]],
     const uint num_units = args.in_dim / Unit::VALUES;
     for (uint unit = lane; unit < num_units; unit += 32) {
         Unit units[ROWS];
+        /* min changes nothing, but keeps compilers from a running pointer, two registers, a row. */
         UNROLL
         for (int r = 0; r < ROWS; ++r)
-            units[r].load(w[r], unit);
+            units[r].load(base + offset[r], min(unit, num_units - 1));
         UNROLL
-        for (uint part = 0; part < Unit::VALUES / 8; ++part) {
-            float4 values[ROWS][2];
+        for (uint first = 0; first < Unit::VALUES / 8; first += Unit::RUN) {
+            float2 dot[ROWS][TOKENS];
+            float total[TOKENS];
             UNROLL
-            for (int r = 0; r < ROWS; ++r)
-                units[r].decode(part, table, values[r]);
-            UNROLL
-            for (int t = 0; t < TOKENS; ++t) {
-                device const float *source = tokens[t] + Unit::position(unit, part);
-                const float4 low = *(device const float4 *)source;
-                const float4 high = *(device const float4 *)(source + Unit::HIGH);
-                const float total = ((low.x + low.y) + (low.z + low.w)) +
-                                    ((high.x + high.y) + (high.z + high.w));
+            for (uint part = first; part < first + Unit::RUN; ++part) {
+                float4 values[ROWS][2];
                 UNROLL
-                for (int r = 0; r < ROWS; ++r) {
-                    const float2 scale = units[r].scale(part);
-                    sum[r][t] = fma(scale.x, dot4(values[r][0], low), sum[r][t]);
-                    sum[r][t] = fma(scale.y, dot4(values[r][1], high), sum[r][t]);
+                for (int r = 0; r < ROWS; ++r)
+                    units[r].decode(part, table, values[r]);
+                UNROLL
+                for (int t = 0; t < TOKENS; ++t) {
+                    device const float *source = tokens[t] + Unit::position(unit, part);
+                    const float4 low = *(device const float4 *)source;
+                    const float4 high = *(device const float4 *)(source + Unit::HIGH);
+                    const float all = ((low.x + low.y) + (low.z + low.w)) +
+                                      ((high.x + high.y) + (high.z + high.w));
+                    total[t] = part == first ? all : total[t] + all;
+                    UNROLL
+                    for (int r = 0; r < ROWS; ++r) {
+                        thread const float4 *w = values[r];
+                        const float2 before = dot[r][t];
+                        dot[r][t].x = part == first ? dot4(w[0], low) : dot4(w[0], low, before.x);
+                        dot[r][t].y = part == first ? dot4(w[1], high) : dot4(w[1], high, before.y);
+                    }
+                }
+            }
+            UNROLL
+            for (int r = 0; r < ROWS; ++r) {
+                UNROLL
+                for (int t = 0; t < TOKENS; ++t) {
+                    sum[r][t] = units[r].add(first, dot[r][t], sum[r][t]);
                     if (Unit::HAS_MINIMUM)
-                        sum[r][t] = fma(-units[r].minimum(part), total, sum[r][t]);
+                        sum[r][t] = fma(-units[r].minimum(first), total[t], sum[r][t]);
                 }
             }
         }

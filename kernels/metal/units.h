@@ -6,8 +6,9 @@
  *   load(row, unit)         everything that memory has to give, at once: many bytes in flight;
  *   position(unit, part)    index in x of the part's first four values, HIGH before the other four;
  *   decode(part, table, w)  eight small integers, exactly (floats for the float types);
- *   scale(part)             of the first and of the last four; weight = scale * w - minimum;
- *   minimum(part)           counts if HAS_MINIMUM. */
+ *   add(part, dot, sum)     sum + scales * dot, of products with the first and the last four;
+ *   minimum(part)           that scale * w is above the weight by, if HAS_MINIMUM;
+ *   RUN                     parts in a row that have the same scales and minimum. */
 #ifndef MTLQ_UNITS_H
 #define MTLQ_UNITS_H
 
@@ -15,7 +16,7 @@
 
 /* Eight floats of 256: four of each half. */
 struct unit_f32 {
-    enum { VALUES = 8, HIGH = 128, HAS_MINIMUM = 0, USES_TABLE = 0 };
+    enum { VALUES = 8, RUN = 1, HIGH = 128, HAS_MINIMUM = 0, USES_TABLE = 0 };
     float4 low, high;
     inline void load(device const uchar *row, uint unit)
     {
@@ -29,12 +30,12 @@ struct unit_f32 {
         w[0] = low;
         w[1] = high;
     }
-    inline float2 scale(uint) { return float2(1.0f); }
+    inline float add(uint, float2 dot, float sum) { return sum + (dot.x + dot.y); }
     inline float minimum(uint) { return 0.0f; }
 };
 
 struct unit_f16 {
-    enum { VALUES = 8, HIGH = 128, HAS_MINIMUM = 0, USES_TABLE = 0 };
+    enum { VALUES = 8, RUN = 1, HIGH = 128, HAS_MINIMUM = 0, USES_TABLE = 0 };
     half4 low, high;
     inline void load(device const uchar *row, uint unit)
     {
@@ -48,12 +49,12 @@ struct unit_f16 {
         w[0] = float4(low);
         w[1] = float4(high);
     }
-    inline float2 scale(uint) { return float2(1.0f); }
+    inline float add(uint, float2 dot, float sum) { return sum + (dot.x + dot.y); }
     inline float minimum(uint) { return 0.0f; }
 };
 
 struct unit_bf16 {
-    enum { VALUES = 8, HIGH = 128, HAS_MINIMUM = 0, USES_TABLE = 0 };
+    enum { VALUES = 8, RUN = 1, HIGH = 128, HAS_MINIMUM = 0, USES_TABLE = 0 };
     uint2 low, high;
     inline void load(device const uchar *row, uint unit)
     {
@@ -67,13 +68,13 @@ struct unit_bf16 {
         w[0] = load_bf16(low);
         w[1] = load_bf16(high);
     }
-    inline float2 scale(uint) { return float2(1.0f); }
+    inline float add(uint, float2 dot, float sum) { return sum + (dot.x + dot.y); }
     inline float minimum(uint) { return 0.0f; }
 };
 
 /* Four bytes of one block, four of the fourth block after it: 32 lanes read eight blocks. */
 struct unit_q8_0 {
-    enum { VALUES = 8, HIGH = 128, HAS_MINIMUM = 0, USES_TABLE = 0 };
+    enum { VALUES = 8, RUN = 1, HIGH = 128, HAS_MINIMUM = 0, USES_TABLE = 0 };
     uint low, high;
     float2 d;
     inline void load(device const uchar *row, uint unit)
@@ -90,13 +91,13 @@ struct unit_q8_0 {
         w[0] = signed_bytes(low);
         w[1] = signed_bytes(high);
     }
-    inline float2 scale(uint) { return d; }
+    inline float add(uint, float2 dot, float sum) { return fma(d.y, dot.y, fma(d.x, dot.x, sum)); }
     inline float minimum(uint) { return 0.0f; }
 };
 
 /* Four bytes of a block: four values of its first half, four of its second. */
 struct unit_q4_0 {
-    enum { VALUES = 8, HIGH = 16, HAS_MINIMUM = 0, USES_TABLE = 0 };
+    enum { VALUES = 8, RUN = 1, HIGH = 16, HAS_MINIMUM = 0, USES_TABLE = 0 };
     uint q;
     float d;
     inline void load(device const uchar *row, uint unit)
@@ -111,13 +112,13 @@ struct unit_q4_0 {
         w[0] = low_nibbles(q, -8.0f);
         w[1] = high_nibbles(q, -8.0f);
     }
-    inline float2 scale(uint) { return float2(d); }
+    inline float add(uint, float2 dot, float sum) { return fma(d, dot.x + dot.y, sum); }
     inline float minimum(uint) { return 0.0f; }
 };
 
 /* 16 bytes: the halves of two sub-blocks. Parts 0 and 1 are of the first, 2 and 3 of the second. */
 struct unit_q4_k {
-    enum { VALUES = 32, HIGH = 4, HAS_MINIMUM = 1, USES_TABLE = 0 };
+    enum { VALUES = 32, RUN = 2, HIGH = 4, HAS_MINIMUM = 1, USES_TABLE = 0 };
     uint4 q;
     float4 scales; /* of both sub-blocks, then their minimums */
     inline void load(device const uchar *row, uint unit)
@@ -136,13 +137,16 @@ struct unit_q4_k {
         w[0] = part / 2 ? high_nibbles(low, 0.0f) : low_nibbles(low, 0.0f);
         w[1] = part / 2 ? high_nibbles(high, 0.0f) : low_nibbles(high, 0.0f);
     }
-    inline float2 scale(uint part) { return float2(part / 2 ? scales.y : scales.x); }
+    inline float add(uint part, float2 dot, float sum)
+    {
+        return fma(part / 2 ? scales.y : scales.x, dot.x + dot.y, sum);
+    }
     inline float minimum(uint part) { return part / 2 ? scales.w : scales.z; }
 };
 
 /* As Q4_K, with a fifth bit from another 16 bytes. */
 struct unit_q5_k {
-    enum { VALUES = 32, HIGH = 4, HAS_MINIMUM = 1, USES_TABLE = 0 };
+    enum { VALUES = 32, RUN = 2, HIGH = 4, HAS_MINIMUM = 1, USES_TABLE = 0 };
     uint4 q, fifth; /* bits 0 and 1 of each byte of fifth: first and second sub-block */
     float4 scales;
     inline void load(device const uchar *row, uint unit)
@@ -162,13 +166,16 @@ struct unit_q5_k {
         w[1] = part / 2 ? bytes((high >> 4 & 0x0F0F0F0F) | (high_bit & 0x02020202) << 3, 0.0f)
                         : bytes((high & 0x0F0F0F0F) | (high_bit & 0x01010101) << 4, 0.0f);
     }
-    inline float2 scale(uint part) { return float2(part / 2 ? scales.y : scales.x); }
+    inline float add(uint part, float2 dot, float sum)
+    {
+        return fma(part / 2 ? scales.y : scales.x, dot.x + dot.y, sum);
+    }
     inline float minimum(uint part) { return part / 2 ? scales.w : scales.z; }
 };
 
 /* Eight values of each quarter of half a block, four of each half of the quarter. */
 struct unit_q6_k {
-    enum { VALUES = 32, HIGH = 16, HAS_MINIMUM = 0, USES_TABLE = 0 };
+    enum { VALUES = 32, RUN = 1, HIGH = 16, HAS_MINIMUM = 0, USES_TABLE = 0 };
     uint4 q; /* low nibbles of quarters 0 and 2 in x and y, of 1 and 3 in z and w */
     uint2 top;
     float4 low_scales, high_scales; /* of quarters 0 and 1, of 2 and 3 */
@@ -196,17 +203,18 @@ struct unit_q6_k {
         w[0] = bytes(a | (top.x >> 2 * part & 0x03030303) << 4, -32.0f);
         w[1] = bytes(b | (top.y >> 2 * part & 0x03030303) << 4, -32.0f);
     }
-    inline float2 scale(uint part)
+    inline float add(uint part, float2 dot, float sum)
     {
         const float4 scales = part / 2 ? high_scales : low_scales;
-        return part % 2 ? float2(scales.z, scales.w) : float2(scales.x, scales.y);
+        const float2 pair = part % 2 ? float2(scales.z, scales.w) : float2(scales.x, scales.y);
+        return fma(pair.y, dot.y, fma(pair.x, dot.x, sum));
     }
     inline float minimum(uint) { return 0.0f; }
 };
 
 /* Four bytes of a sub-block: four values of its first half, four of its second. */
 struct unit_iq4_xs {
-    enum { VALUES = 8, HIGH = 16, HAS_MINIMUM = 0, USES_TABLE = 1 };
+    enum { VALUES = 8, RUN = 1, HIGH = 16, HAS_MINIMUM = 0, USES_TABLE = 1 };
     uint q;
     float d;
     inline void load(device const uchar *row, uint unit)
@@ -221,7 +229,7 @@ struct unit_iq4_xs {
         w[0] = float4(table[q & 15], table[q >> 8 & 15], table[q >> 16 & 15], table[q >> 24 & 15]);
         w[1] = float4(table[q >> 4 & 15], table[q >> 12 & 15], table[q >> 20 & 15], table[q >> 28]);
     }
-    inline float2 scale(uint) { return float2(d); }
+    inline float add(uint, float2 dot, float sum) { return fma(d, dot.x + dot.y, sum); }
     inline float minimum(uint) { return 0.0f; }
 };
 
