@@ -165,8 +165,8 @@ MUTANTS = [
     Mutant(
         "linear_mv does not clamp the last rows of W",
         "linear_mv.metal",
-        "min(first_out + r, args.out_dim - 1) * args.row_bytes",
-        "(first_out + r) * args.row_bytes",
+        "min(uint(r), args.out_dim - 1 - first_out) * uint(args.row_bytes)",
+        "uint(r) * uint(args.row_bytes)",
         "linear_mv q4_0",
         "asan",
     ),
