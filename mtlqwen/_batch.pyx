@@ -4,11 +4,12 @@ from libc.stdint cimport int32_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+from mtlqwen._features cimport FeatureLog
 from mtlqwen._sequence cimport NO_ROW, Sequence, SequenceFields
 
 
 cdef class Batch:
-    def __cinit__(self, arrays, drafts=None):
+    def __cinit__(self, arrays, drafting=None):
         self.header = arrays.header
         self.input_ids = arrays.input_ids
         self.row_sequence = arrays.row_sequence
@@ -20,8 +21,9 @@ cdef class Batch:
         self.state = arrays.state
         self.replay = arrays.pending
         self.logit_rows = arrays.logit_rows
-        self.has_drafts = drafts is not None
-        if self.has_drafts:
+        if drafting is not None:
+            self.features = FeatureLog(drafting.context)
+            drafts = drafting.drafts
             self.draft_header = drafts.header
             self.draft_ids = drafts.input_ids
             self.draft_sequence = drafts.row_sequence
@@ -39,7 +41,7 @@ cdef class Batch:
     def __dealloc__(self):
         free(self.live)
 
-    def pack(self, list live not None):
+    def pack(self, list live not None, bint inject=False):
         cdef Py_ssize_t i, n = len(live), rows = 0, logit_rows = 0
         cdef Sequence sequence
         if n > self.sequence_slots.shape[0]:
@@ -54,11 +56,28 @@ cdef class Batch:
                 f"{rows} rows with {logit_rows} rows of logits, room for {self.input_ids.shape[0]} "
                 f"with {self.logit_rows.shape[0]}"
             )
+        cdef bint has_drafter = self.features is not None
+        self.num_sequences = n
         with nogil:
             self.fill(n)
-            if self.has_drafts:
+            if has_drafter:
                 self.fill_drafts(n)
+                inject = inject or self.draft_header[0] > 0
+                self.header[3] = self.features.open_pass(rows, inject)
         return rows
+
+    def keep_features(self):
+        cdef Py_ssize_t i, k
+        cdef const SequenceFields *s
+        if self.features is None:
+            return
+        self.features.close_pass(self.num_rows)
+        for i in range(self.num_sequences):
+            s = self.live[i]
+            for k in range(s.kv_valid - self.batched_kv_valid[i]):
+                self.features.add(
+                    self.query_start_loc[i] + k, s.slot, self.batched_kv_valid[i] + <int32_t>k
+                )
 
     def drafts(self, Sequence sequence not None):
         cdef const SequenceFields *s = &sequence.fields
@@ -92,9 +111,9 @@ cdef class Batch:
         self.header[0] = <uint32_t>row
         self.header[1] = <uint32_t>n
         self.header[2] = <uint32_t>logit_row
+        self.header[3] = 0
         self.num_rows = row
         self.num_logit_rows = logit_row
-
 
     cdef void fill_drafts(self, Py_ssize_t n) noexcept nogil:
         """A block for each sequence with drafts: its last known token, then what stands for them."""

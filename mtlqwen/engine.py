@@ -72,7 +72,7 @@ class Engine:
         )
         self.admission = Admission(self.memory)
         self.scheduler = Scheduler(runner.pass_tokens, runner.max_slots, policy)
-        self.batch = Batch(runner.batch, runner.drafts)
+        self.batch = Batch(runner.batch, runner.drafting)
         self.speculation: Speculation | None = None
         if drafts is not None:
             self.speculation = Speculation(drafts, runner.pass_tokens, draft_width)
@@ -288,6 +288,7 @@ class Engine:
                 sequence.advance()
             else:
                 self._extend(sequence, greedy)
+        self.batch.keep_features()
 
     def _extend(self, sequence: Sequence, greedy: list[int]) -> None:
         """Appends what this pass brought a sequence that generates, and counts drafts that were
@@ -332,7 +333,7 @@ class Engine:
         """Publishes what has reached a checkpoint or its end, and frees the slots of what has
         ended.
         """
-        self._replay([s for s in self.live if s.replay and (s.at_checkpoint or _leaves_entry(s))])
+        self._complete([s for s in self.live if s.at_checkpoint or _leaves_entry(s)])
         for sequence in list(self.live):
             request: Request = sequence.request
             if sequence.at_checkpoint:
@@ -344,14 +345,21 @@ class Engine:
                 self._publish(sequence, durable=True)
             self._leave(sequence)
 
-    def _replay(self, sequences: list[Sequence]) -> None:
-        """Brings the GDN states up to kv_valid, by a pass without rows, for entries to copy."""
+    def _complete(self, sequences: list[Sequence]) -> None:
+        """Before entries copy: replays drafts up to kv_valid, by a pass without rows, and has the
+        drafter's context brought that far.
+        """
         if not sequences or not self.memory.prefix.is_enabled:
             return
-        self.batch.pack(sequences)
+        behind = [sequence for sequence in sequences if sequence.replay]
+        features = self.batch.features
+        if not behind and (features is None or not features.num_rows):
+            return
+        self.batch.pack(behind, inject=True)
         self.runner.run()
+        self.batch.keep_features()
         self._stats.device_ns += self.runner.device_ns
-        for sequence in sequences:
+        for sequence in behind:
             sequence.flush()
 
     def _publish(self, sequence: Sequence, *, durable: bool) -> None:
@@ -363,6 +371,8 @@ class Engine:
         if not sequence.active:
             self.admission.remove(sequence)
             return
+        if self.batch.features is not None:
+            self.batch.features.drop(sequence.slot)
         heapq.heappush(self._free_slots, sequence.slot)
         self.live.remove(sequence)
         self.memory.stop(sequence)

@@ -20,25 +20,24 @@ class ModelMemory:
 
     rope: Memory  # f32 [max_context, rotary_dim]: cosines then sines
     layers: Sequence[AttentionCache | DeltaState]
+    features: Memory | None  # f32 [pass_tokens, taps * hidden]: what a drafter sees of the layers
     logits: Memory  # f32 [max_logit_rows, num_vocab_rows]
     argmax: Memory  # i32 [max_logit_rows]
 
 
-def forward(k: CpuKernels, w: Weights, memory: ModelMemory, taps: Sequence[int] = ()) -> Value:
-    """Logits of the batch's logit rows. Returns the states behind the layers `taps` side by side,
-    [R, len(taps) * hidden], for a drafter; nothing is in them without taps.
+def forward(k: CpuKernels, w: Weights, memory: ModelMemory, taps: Sequence[int] = ()) -> None:
+    """Logits of the batch's logit rows; for a drafter the states behind the layers `taps`, side by
+    side, from the header's row of the features on.
     """
     x = k.embed(w.embedding)
-    features = k.features(len(taps), x.dim)
     for index, (layer, state) in enumerate(zip(w.layers, memory.layers, strict=True)):
         mix(k, x, layer, state, memory.rope)
         feed_forward(k, x, layer)
-        if index in taps:
-            k.tap(x, features, taps.index(index), len(taps))
+        if index in taps and memory.features is not None:
+            k.tap(x, memory.features, taps.index(index), len(taps))
     last = k.rmsnorm(k.gather_logit_rows(x), w.output_norm)
     k.linear(last, w.output, out=memory.logits)
     k.argmax(memory.logits, memory.argmax)
-    return features
 
 
 def mix(

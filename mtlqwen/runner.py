@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .config import ModelConfig
-from .device import Buffer, Device, Heap, Plan
-from .drafter import DrafterConfig, DrafterWeights
-from .drafter_model import DrafterMemory, draft_blocks, inject_context
+from .device import Device, Heap
+from .device_memory import DeviceMemory, RowPlans
+from .drafter import DrafterConfig
+from .drafter_runner import DrafterRunner, Target
 from .errors import MtlqError
 from .gguf import GGUF, open_gguf
 from .kernels import AttentionCache, BatchMemory, CpuKernels, DeltaState, Limits, TapeRow
-from .metal_kernels import MetalKernels, row_classes
+from .metal_kernels import MetalKernels
 from .model import ModelMemory, forward
 from .plan import Memory, PlanBuilder
 from .weights import Weights
@@ -42,21 +42,6 @@ class BatchArrays:
     state: npt.NDArray[np.int32]  # [S] tape that records the step's rows, or UNBOUND
     pending: npt.NDArray[np.int32]  # [S] rows of the bank's tape to replay first
     logit_rows: npt.NDArray[np.int32]  # [L] rows whose logits are wanted
-
-
-@dataclass(frozen=True)
-class DraftArrays:
-    """Host views of the arrays that describe the blocks to draft in a step."""
-
-    header: npt.NDArray[np.uint32]  # num_rows, num_sequences, num_logit_rows = drafts
-    input_ids: npt.NDArray[np.int32]  # [R]
-    row_sequence: npt.NDArray[np.int32]  # [R]
-    positions: npt.NDArray[np.int32]  # [R]
-    query_start_loc: npt.NDArray[np.int32]  # [S + 1]
-    sequence_slots: npt.NDArray[np.int32]  # [S]
-    batched_kv_valid: npt.NDArray[np.int32]  # [S]
-    logit_rows: npt.NDArray[np.int32]  # [L] rows of the drafts
-    target_rows: npt.NDArray[np.int32]  # [L] rows of the target's batch that they become
 
 
 class Runner:
@@ -99,43 +84,47 @@ class Runner:
             self.drafter = DrafterConfig.from_gguf(drafter)
             self.drafter.check_target(self.config)
             self.model_id += _identity(drafter)
-        self._buffers: list[Buffer] = []
+        self.memory = DeviceMemory(device)
         self._heaps: dict[int, tuple[Heap, int]] = {}  # id -> heap, number of bundles
         self._create_caches()
         self._create_banks()
         self._create_outputs()
         self.weights = Weights(device, self.gguf, self.config)
-        self.drafts: DraftArrays | None = None
-        self.draft_plan: Plan | None = None
-        self._drafter_weights: DrafterWeights | None = None
-        self._plans = self._build_plans()  # of rows, ascending
+        batch, memory = self._create_batch(), self._model_memory()
+        self._plans = RowPlans(
+            self.memory,
+            pass_tokens,
+            lambda builder, rows: forward(
+                self._kernels(builder, batch, rows),
+                self.weights,
+                memory,
+                self.drafter.taps if self.drafter else (),
+            ),
+        )
+        self.drafting = self._create_drafting(batch, memory)
         self.device_ns = 0
 
     def close(self) -> None:
         """Frees everything on the device, and closes the file if this runner opened it."""
-        for _, plan in self._plans:
-            plan.free()
-        if self.draft_plan is not None:
-            self.draft_plan.free()
-        for weights in (self.weights, self._drafter_weights):
-            if weights is not None:
-                weights.close()
-        for buffer in self._buffers:
-            buffer.free()
+        self._plans.free()
+        if self.drafting is not None:
+            self.drafting.close()
+        self.weights.close()
+        self.memory.free()
         for heap, _ in self._heaps.values():
             heap.free()
-        self._buffers.clear()
         self._heaps.clear()
 
     def run(self, map_ops: npt.NDArray[np.void] | None = None) -> None:
         """One step over what `batch` holds; then `logits` and `argmax` hold num_logit_rows rows.
 
-        Where `drafts` holds blocks, their drafts become ids of `batch` first.
+        Before it runs what the arrays of `drafting` describe: features become context, and drafts
+        become ids of `batch`.
         """
-        num_rows = self.batch.header[0]
-        plans = [next(plan for max_rows, plan in self._plans if num_rows <= max_rows)]
-        if self.draft_plan is not None and self.drafts is not None and self.drafts.header[0]:
-            plans.insert(0, self.draft_plan)
+        plans = [] if self.drafting is None else self.drafting.plans()
+        num_rows, num_sequences = self.batch.header[:2]
+        if num_sequences:
+            plans.append(self._plans.of(num_rows))
         ticket = self.device.submit(plans, map_ops)
         self.device.wait(ticket)
         self.device_ns = self.device.ticket_time(ticket)
@@ -195,11 +184,6 @@ class Runner:
 
     # ---- construction --------------------------------------------------------------------------
 
-    def _buffer(self, num_bytes: int) -> Buffer:
-        buffer = self.device.buffer(max(num_bytes, 4))
-        self._buffers.append(buffer)
-        return buffer
-
     def _create_caches(self) -> None:
         c = self.config
         tile_bytes = self.block_tokens * c.num_kv_heads * c.head_dim * 2
@@ -219,8 +203,7 @@ class Runner:
         self.tile_pages = [size // self.page_bytes for size in sizes]
         num_blocks = self.max_slots * self.max_context // self.block_tokens
         self._caches = [self.device.sparse(num_blocks * size, self.page_bytes) for size in sizes]
-        self._buffers += self._caches
-        self.cache_buffers = [cache.id for cache in self._caches]
+        self.cache_buffers = [self.memory.adopt(cache).id for cache in self._caches]
 
     def _create_banks(self) -> None:
         c = self.config
@@ -230,24 +213,25 @@ class Runner:
         self._slot_state_bytes = 4 * self._num_delta_layers * self._layer_state
         self._slot_tail_bytes = 4 * self._num_delta_layers * self._layer_tail
         self.state_bytes = self._slot_state_bytes + self._slot_tail_bytes
-        self._states = self._buffer(NUM_BANKS * self.max_slots * self._slot_state_bytes)
-        self._tails = self._buffer(NUM_BANKS * self.max_slots * self._slot_tail_bytes)
+        self._states = self.memory.buffer(NUM_BANKS * self.max_slots * self._slot_state_bytes)
+        self._tails = self.memory.buffer(NUM_BANKS * self.max_slots * self._slot_tail_bytes)
         tape_row = TapeRow.of(c).num_floats
         self._layer_tape = self.max_draft_rows * tape_row  # floats
         slot_tape_bytes = 4 * self._num_delta_layers * self._layer_tape
         # One row at least: plans bind the inside of a row even if none is recorded.
-        self._tape = self._buffer(max(NUM_BANKS * self.max_slots * slot_tape_bytes, 4 * tape_row))
+        num_bytes = max(NUM_BANKS * self.max_slots * slot_tape_bytes, 4 * tape_row)
+        self._tape = self.memory.buffer(num_bytes)
 
     def _create_outputs(self) -> None:
         shape = (self.max_logit_rows, self.config.num_vocab_rows)
-        self._logits = self._buffer(4 * shape[0] * shape[1])
-        self._argmax = self._buffer(4 * self.max_logit_rows)
+        self._logits = self.memory.buffer(4 * shape[0] * shape[1])
+        self._argmax = self.memory.buffer(4 * self.max_logit_rows)
         self.logits = self._logits.array(np.float32, shape)
         self.argmax = self._argmax.array(np.int32, (self.max_logit_rows,))
 
     def _create_batch(self) -> BatchMemory:
         rows, slots = self.pass_tokens, self.max_slots
-        arrays, operands = self._arrays(
+        arrays, operands = self.memory.arrays(
             {
                 "header": 16,
                 "input_ids": rows,
@@ -266,109 +250,47 @@ class Runner:
         self.batch.state[:] = UNBOUND
         return BatchMemory(**operands)
 
-    def _create_drafts(self, batch: BatchMemory) -> tuple[BatchMemory, Memory]:
-        """The arrays of the blocks to draft, and where their drafts go."""
-        rows, slots = self.pass_tokens, self.max_slots
-        arrays, operands = self._arrays(
-            {
-                "header": 16,
-                "input_ids": rows,
-                "row_sequence": rows,
-                "positions": rows,
-                "query_start_loc": slots + 1,
-                "sequence_slots": slots,
-                "batched_kv_valid": slots,
-                "logit_rows": rows,
-                "target_rows": rows,
-            }
-        )
-        self.drafts = DraftArrays(**arrays)
-        target_rows = operands.pop("target_rows")
-        return replace(batch, **operands), target_rows
-
-    def _arrays(
-        self, lengths: dict[str, int]
-    ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Memory]]:
-        """Arrays in one buffer, each on a cache line of its own, as views and as operands."""
-        offsets = np.cumsum([0, *(-(-4 * n // 64) * 64 for n in lengths.values())])
-        buffer = self._buffer(int(offsets[-1]))
-        arrays, operands = {}, {}
-        for (name, length), offset in zip(lengths.items(), map(int, offsets), strict=False):
-            dtype = np.uint32 if name == "header" else np.int32
-            arrays[name] = buffer.array(dtype, (length,), offset)
-            operands[name] = Memory(buffer, offset)
-        return arrays, operands
-
-    def _create_rope(self, theta: float, dim: int) -> Memory:
-        """cos and sin of position * theta^(-2j / dim), rounded once from double."""
-        half = dim // 2
-        buffer = self._buffer(4 * self.max_context * dim)
-        table = buffer.array(np.float32, (self.max_context, dim))
-        frequency = theta ** (-2.0 * np.arange(half) / dim)
-        for start in range(0, self.max_context, 4096):  # bounds the temporaries
-            rows = table[start : start + 4096]
-            angle = np.arange(start, start + len(rows))[:, None] * frequency
-            rows[:, :half] = np.cos(angle)
-            rows[:, half:] = np.sin(angle)
-        return Memory(buffer)
-
-    def _build_plans(self) -> list[tuple[int, Plan]]:
-        batch = self._create_batch()
-        memory = ModelMemory(
-            rope=self._create_rope(self.config.rope_theta, self.config.rotary_dim),
+    def _model_memory(self) -> ModelMemory:
+        c, memory = self.config, self.memory
+        features = None
+        if self.drafter is not None:
+            num_floats = self.pass_tokens * len(self.drafter.taps) * c.hidden_dim
+            features = Memory(memory.buffer(4 * num_floats), 0, "features")
+        return ModelMemory(
+            rope=memory.rope(c.rope_theta, c.rotary_dim, self.max_context),
             layers=self._layer_memory(),
+            features=features,
             logits=Memory(self._logits, 0, "logits"),
             argmax=Memory(self._argmax, 0, "argmax"),
         )
-        drafting = self._build_drafts(batch, memory)
-        classes = row_classes(self.device, self.pass_tokens)
-        return [(rows, self._build_plan(batch, memory, drafting, rows)) for rows in classes]
 
-    def _build_plan(
-        self,
-        batch: BatchMemory,
-        memory: ModelMemory,
-        drafting: DrafterMemory | None,
-        max_rows: int,
-    ) -> Plan:
-        builder = PlanBuilder(self.device)
-        kernels: CpuKernels
-        if self.device.kind == "metal":
-            limits = self._limits(max_rows)
-            kernels = MetalKernels(builder, self.config, batch, limits, self.max_slots)
-        else:
-            kernels = CpuKernels(builder, self.config, batch, self._limits(max_rows))
-        if self.drafter is None or self._drafter_weights is None or drafting is None:
-            forward(kernels, self.weights, memory)
-        else:
-            features = forward(kernels, self.weights, memory, self.drafter.taps)
-            inject_context(kernels, self._drafter_weights, self.drafter, features, drafting)
-        plan, scratch = builder.build()
-        self._buffers.append(scratch)
-        return plan
-
-    def _build_drafts(self, batch: BatchMemory, memory: ModelMemory) -> DrafterMemory | None:
-        """The drafter's plan, if there is one; its memory."""
-        if self.drafter is None or self.drafter_gguf is None:
+    def _create_drafting(self, batch: BatchMemory, memory: ModelMemory) -> DrafterRunner | None:
+        if self.drafter is None or self.drafter_gguf is None or memory.features is None:
             return None
-        c = self.drafter
-        self._drafter_weights = DrafterWeights(self.device, self.drafter_gguf, c)
-        blocks, target_rows = self._create_drafts(batch)
-        drafting = DrafterMemory(
-            rope=self._create_rope(c.rope_theta, c.head_dim),
-            caches=self._drafter_caches(),
-            logits=memory.logits,
-            argmax=memory.argmax,
-            target_rows=target_rows,
-            target_ids=batch.input_ids,
+        target = Target(
+            self.weights.embedding,
+            self.weights.output,
+            batch,
+            memory.features,
+            memory.logits,
+            memory.argmax,
         )
-        builder = PlanBuilder(self.device)
-        kernels = CpuKernels(builder, self.config, blocks, self._limits(self.pass_tokens))
-        embedding, head = self.weights.embedding, self.weights.output
-        draft_blocks(kernels, self._drafter_weights, c, embedding, head, drafting)
-        self.draft_plan, scratch = builder.build()
-        self._buffers.append(scratch)
-        return drafting
+        return DrafterRunner(
+            self.memory,
+            self.drafter_gguf,
+            self.drafter,
+            target,
+            self._drafter_caches(),
+            self._kernels,
+            self._limits(self.pass_tokens),
+            self.max_slots,
+        )
+
+    def _kernels(self, builder: PlanBuilder, batch: BatchMemory, max_rows: int) -> CpuKernels:
+        limits = self._limits(max_rows)
+        if self.device.kind == "metal":
+            return MetalKernels(builder, self.config, batch, limits, self.max_slots)
+        return CpuKernels(builder, self.config, batch, limits)
 
     def _limits(self, max_rows: int) -> Limits:
         return Limits(

@@ -124,7 +124,7 @@ class FakeRunner:
         )
         self.cache_buffers = [100 + 7 * tile for tile in range(num_tiles)]
         self.device_ns = 0
-        self.drafts = None
+        self.drafting = None
         self.fail_next: Exception | None = None
         self.num_runs = self.num_rows = self.num_map_ops = 0
         rng = np.random.default_rng(7)

@@ -30,7 +30,7 @@ with open(sys.argv[1], "wb") as file:  # the header, then a hole
 before = resident_mb()
 with Device.open(num_threads=2) as device:
     runner = Runner(device, sys.argv[1], max_slots=8, max_context=65536)
-    reserved = sum(buffer.num_bytes for buffer in runner._buffers) / 2**30
+    reserved = runner.memory.num_bytes / 2**30
     print(reserved, resident_mb() - before)
     runner.close()
 """

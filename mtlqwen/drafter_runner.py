@@ -1,0 +1,160 @@
+"""A drafter on a device: its context, drawn from the target's passes, and its blocks of drafts.
+
+A pass of the target leaves the features of its rows behind those of earlier passes. They become
+context before a pass in which somebody drafts, and when there is no room for more: while nobody
+drafts that is once in many passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from .device import Plan
+from .device_memory import DeviceMemory, RowPlans
+from .drafter import DrafterConfig, DrafterWeights
+from .drafter_model import DrafterMemory, draft_blocks, inject_context
+from .gguf import GGUF
+from .kernels import AttentionCache, BatchMemory, CpuKernels, Limits
+from .plan import Memory, PlanBuilder
+from .weights import Tensor
+
+NewKernels = Callable[[PlanBuilder, BatchMemory, int], CpuKernels]
+"""Kernels that record into a builder, over a batch of at most so many rows."""
+
+
+@dataclass(frozen=True)
+class DraftArrays:
+    """Host views of the arrays that describe the blocks to draft in a step."""
+
+    header: npt.NDArray[np.uint32]  # num_rows, num_sequences, num_logit_rows = drafts
+    input_ids: npt.NDArray[np.int32]  # [R]
+    row_sequence: npt.NDArray[np.int32]  # [R]
+    positions: npt.NDArray[np.int32]  # [R]
+    query_start_loc: npt.NDArray[np.int32]  # [S + 1]
+    sequence_slots: npt.NDArray[np.int32]  # [S]
+    batched_kv_valid: npt.NDArray[np.int32]  # [S]
+    logit_rows: npt.NDArray[np.int32]  # [L] rows of the drafts
+    target_rows: npt.NDArray[np.int32]  # [L] rows of the target's batch that they become
+
+
+@dataclass(frozen=True)
+class ContextArrays:
+    """Host views of the arrays that describe the features that become context in a step."""
+
+    header: npt.NDArray[np.uint32]  # num_rows
+    feature_rows: npt.NDArray[np.int32]  # [R] where the features of each row lie
+    row_sequence: npt.NDArray[np.int32]  # [R] its slot: sequence_slots counts up
+    positions: npt.NDArray[np.int32]  # [R]
+    sequence_slots: npt.NDArray[np.int32]  # [S]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a drafter uses of the model it drafts for."""
+
+    embedding: Tensor
+    head: Tensor
+    batch: BatchMemory
+    features: Memory  # f32 [pass_tokens, taps * hidden]
+    logits: Memory  # f32 [max_logit_rows, num_vocab_rows]: free until its own pass
+    argmax: Memory  # i32 [max_logit_rows]: free until its own pass
+
+
+class DrafterRunner:
+    """The drafter's weights, arrays and plans. What the arrays describe runs before the target."""
+
+    def __init__(
+        self,
+        memory: DeviceMemory,
+        gguf: GGUF,
+        config: DrafterConfig,
+        target: Target,
+        caches: list[AttentionCache],
+        new_kernels: NewKernels,
+        limits: Limits,
+        max_slots: int,
+    ):
+        self._config = config
+        self._target = target
+        self._new_kernels = new_kernels
+        self._weights = DrafterWeights(memory.device, gguf, config)
+        rows = limits.pass_tokens
+        target_rows = self._create_drafts(memory, rows, max_slots)
+        feature_rows = self._create_context(memory, rows, max_slots)
+        self._memory = DrafterMemory(
+            rope=memory.rope(config.rope_theta, config.head_dim, limits.max_context),
+            caches=caches,
+            features=target.features,
+            feature_rows=feature_rows,
+            logits=target.logits,
+            argmax=target.argmax,
+            target_rows=target_rows,
+            target_ids=target.batch.input_ids,
+        )
+        self._context_plans = RowPlans(memory, rows, self._record_context)
+        self._draft_plans = RowPlans(memory, rows, self._record_drafts)
+
+    def close(self) -> None:
+        self._context_plans.free()
+        self._draft_plans.free()
+        self._weights.close()
+
+    def plans(self) -> list[Plan]:
+        """What this step runs before the target's plan."""
+        num_features, num_rows = self.context.header[0], self.drafts.header[0]
+        injecting = [self._context_plans.of(num_features)] if num_features else []
+        return injecting + ([self._draft_plans.of(num_rows)] if num_rows else [])
+
+    # ---- construction --------------------------------------------------------------------------
+
+    def _create_drafts(self, memory: DeviceMemory, rows: int, slots: int) -> Memory:
+        """The arrays of the blocks to draft; where their drafts go."""
+        arrays, operands = memory.arrays(
+            {
+                "header": 16,
+                "input_ids": rows,
+                "row_sequence": rows,
+                "positions": rows,
+                "query_start_loc": slots + 1,
+                "sequence_slots": slots,
+                "batched_kv_valid": slots,
+                "logit_rows": rows,
+                "target_rows": rows,
+            }
+        )
+        self.drafts = DraftArrays(**arrays)
+        target_rows = operands.pop("target_rows")
+        self._draft_batch = replace(self._target.batch, **operands)
+        return target_rows
+
+    def _create_context(self, memory: DeviceMemory, rows: int, slots: int) -> Memory:
+        """The arrays of what becomes context; where its features lie."""
+        arrays, operands = memory.arrays(
+            {
+                "header": 16,
+                "feature_rows": rows,
+                "row_sequence": rows,
+                "positions": rows,
+                "sequence_slots": slots,
+            }
+        )
+        self.context = ContextArrays(**arrays)
+        self.context.sequence_slots[:] = np.arange(slots)
+        feature_rows = operands.pop("feature_rows")
+        self._context_batch = replace(self._target.batch, **operands)
+        return feature_rows
+
+    def _record_context(self, builder: PlanBuilder, max_rows: int) -> None:
+        kernels = self._new_kernels(builder, self._context_batch, max_rows)
+        inject_context(kernels, self._weights, self._config, self._memory)
+
+    def _record_drafts(self, builder: PlanBuilder, max_rows: int) -> None:
+        kernels = self._new_kernels(builder, self._draft_batch, max_rows)
+        target = self._target
+        draft_blocks(
+            kernels, self._weights, self._config, target.embedding, target.head, self._memory
+        )
