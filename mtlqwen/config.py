@@ -155,7 +155,7 @@ def config_metadata(config: ModelConfig, rope_sections: Sequence[int]) -> dict[s
 
 def is_always_f32(name: str, shape: tuple[int, ...]) -> bool:
     """Whether a tensor stays F32 in every file: the vectors and the convolution taps."""
-    return len(shape) == 1 or name.endswith("ssm_conv1d.weight")
+    return len(shape) == 1 or name.endswith(("ssm_conv1d.weight", "_conv_base"))
 
 
 def validate_tensors(gguf: GGUF, config: ModelConfig) -> None:

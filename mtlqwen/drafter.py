@@ -4,6 +4,10 @@ Each committed position of the target leaves the states behind some of its block
 one feature, they become keys and values of every drafter layer at that position: the context. A
 draft is one pass over the last known token and masks behind it; each row guesses the token at its
 own position. Embedding and head are the target's.
+
+DFlash 2 adds convolutions over a row of the block and the one before it, around each sublayer, and
+a selector: of the likeliest tokens of a row it takes the one that fits best behind the token chosen
+for the row before. Tensors and keys of both versions are named as in llama.cpp's files.
 """
 
 from __future__ import annotations
@@ -11,21 +15,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
-from .config import Keys, ModelConfig
-from .device import Buffer, Device
+from .config import Keys, ModelConfig, is_always_f32
+from .device import Device
 from .errors import ModelError
 from .gguf import GGUF, TensorType
-from .weights import AttentionMixer, Layer, Tensor
+from .kernels import FLOAT_TYPES, SELECT_TOP
+from .weights import AttentionMixer, MappedTensors, Tensor
 
 MAX_LAYERS = 64
+BLOCK_TAPS = 2  # of a DFlash 2 convolution: a row and the one before it
+LANES = 16  # groups of channels and ranks are multiples of it
+CODEBOOKS = ("selector_predecessor.weight", "selector_successor.weight")
+NEUTRAL_SCALES = {"embedding_scale": 1.0, "logit_scale": 1.0, "final_logit_softcapping": 0.0}
+VERSION_2_KEYS = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 
 
 @dataclass(frozen=True)
 class DrafterConfig:
-    """The shape of a DFlash drafter, version 1."""
+    """The shape of a DFlash drafter."""
 
     hidden_dim: int
     ffn_dim: int
@@ -41,6 +52,8 @@ class DrafterConfig:
     taps: tuple[int, ...]  # blocks of the target whose output it sees, from 0
     windows: tuple[int, ...]  # of each layer, in positions; 0: none
     causal: tuple[bool, ...]  # whether a layer's rows see no row behind them in the block
+    conv_group: int = 0  # channels that share what a row adds to its taps; 0: version 1
+    selector_rank: int = 0  # columns of the codebooks; 0: version 1
 
     @classmethod
     def from_gguf(cls, gguf: GGUF) -> DrafterConfig:
@@ -60,11 +73,16 @@ class DrafterConfig:
             raise keys.error(
                 "attention.head_count_kv", f"{num_kv_heads}, no divisor of {num_heads}"
             )
+        for key, neutral in NEUTRAL_SCALES.items():
+            if keys.raw(key, neutral) != neutral:
+                raise keys.error(key, f"{keys.raw(key)}, not {neutral}, the only one supported")
         sliding = _sliding_layers(keys, num_layers)
         window = keys.integer("attention.sliding_window", high=1 << 31) if any(sliding) else 0
         causal = gguf.metadata.get("dflash.attention.causal")
+        hidden_dim = keys.integer("embedding_length")
+        conv_group, selector_rank = _version_2(gguf, keys, hidden_dim)
         config = cls(
-            hidden_dim=keys.integer("embedding_length"),
+            hidden_dim=hidden_dim,
             ffn_dim=keys.integer("feed_forward_length"),
             num_layers=num_layers,
             num_heads=num_heads,
@@ -78,6 +96,8 @@ class DrafterConfig:
             taps=_taps(keys),
             windows=tuple(window if slides else 0 for slides in sliding),
             causal=tuple(slides if causal is None else bool(causal) for slides in sliding),
+            conv_group=conv_group,
+            selector_rank=selector_rank,
         )
         _check_tensors(gguf, config)
         return config
@@ -103,71 +123,178 @@ class DrafterConfig:
             raise ModelError(f"the drafter does not belong to {target.name!r}: {problem}")
 
 
+@dataclass(frozen=True)
+class BlockConv:
+    """The convolutions before and behind a sublayer: `side` 0 and 1, `tap` 0 for the row itself."""
+
+    base: Tensor  # [side, tap, hidden]
+    projection: Tensor  # [side * tap * groups, hidden]: what a row adds to the taps of its groups
+
+
+@dataclass(frozen=True)
+class DrafterLayer:
+    attention_norm: Tensor
+    attention: AttentionMixer
+    attention_conv: BlockConv | None
+    ffn_norm: Tensor
+    ffn_gate: Tensor  # [ffn, hidden]
+    ffn_up: Tensor  # [ffn, hidden]
+    ffn_down: Tensor  # [hidden, ffn]
+    ffn_conv: BlockConv | None
+
+
+@dataclass(frozen=True)
+class Selector:
+    """How well token b fits behind token p: sum(predecessor[p] * (hidden h) * successor[b])."""
+
+    hidden: Tensor  # [rank, hidden]
+    predecessor: Tensor  # [num_vocab_rows, rank]
+    successor: Tensor  # [num_vocab_rows, rank]
+
+
 class DrafterWeights:
     """All tensors of a drafter, where its mapped file has them."""
 
     def __init__(self, device: Device, gguf: GGUF, config: DrafterConfig):
-        self._gguf = gguf
-        self._shards: list[Buffer] = [device.wrap(shard) for shard in gguf.shards]
-        self.fusion = self._tensor("fc.weight")  # [hidden, taps * hidden]
-        self.fusion_norm = self._tensor("enc.output_norm.weight")
-        self.layers = [self._layer(index) for index in range(config.num_layers)]
-        self.output_norm = self._tensor("output_norm.weight")
+        self._tensors = MappedTensors(device, gguf)
+        self.fusion = self._tensors["fc.weight"]  # [hidden, taps * hidden]
+        self.fusion_norm = self._tensors["enc.output_norm.weight"]
+        self.layers = [self._layer(index, config) for index in range(config.num_layers)]
+        self.output_norm = self._tensors["output_norm.weight"]
+        self.selector: Selector | None = None
+        if config.selector_rank:
+            self.selector = Selector(
+                hidden=self._tensors["selector_hidden.weight"],
+                predecessor=self._tensors["selector_predecessor.weight"],
+                successor=self._tensors["selector_successor.weight"],
+            )
 
     def close(self) -> None:
-        for buffer in self._shards:
-            buffer.free()
+        self._tensors.close()
 
-    def _tensor(self, name: str) -> Tensor:
-        info = self._gguf.tensors[name]
-        return Tensor(self._shards[info.shard], info.offset_bytes, info.type, info.shape)
-
-    def _layer(self, index: int) -> Layer:
+    def _layer(self, index: int, config: DrafterConfig) -> DrafterLayer:
         def get(name: str) -> Tensor:
-            return self._tensor(f"blk.{index}.{name}.weight")
+            return self._tensors[f"blk.{index}.{name}"]
 
-        return Layer(
-            mixer_norm=get("attn_norm"),
-            mixer=AttentionMixer(
-                query=get("attn_q"),
-                key=get("attn_k"),
-                value=get("attn_v"),
-                query_norm=get("attn_q_norm"),
-                key_norm=get("attn_k_norm"),
-                output=get("attn_output"),
-            ),
-            ffn_norm=get("ffn_norm"),
-            ffn_gate=get("ffn_gate"),
-            ffn_up=get("ffn_up"),
-            ffn_down=get("ffn_down"),
+        def conv(sublayer: str) -> BlockConv | None:
+            if not config.conv_group:
+                return None
+            return BlockConv(get(f"{sublayer}_conv_base"), get(f"{sublayer}_conv_proj.weight"))
+
+        return DrafterLayer(
+            attention_norm=get("attn_norm.weight"),
+            attention=self._tensors.attention(index),
+            attention_conv=conv("attn"),
+            ffn_norm=get("ffn_norm.weight"),
+            ffn_gate=get("ffn_gate.weight"),
+            ffn_up=get("ffn_up.weight"),
+            ffn_down=get("ffn_down.weight"),
+            ffn_conv=conv("ffn"),
         )
 
 
 def expected_tensors(config: DrafterConfig) -> dict[str, tuple[int, ...]]:
-    """Name and row-major shape of every tensor."""
+    """Name and row-major shape of every tensor, in file order."""
     hidden, ffn = config.hidden_dim, config.ffn_dim
     query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    layer = {
-        "attn_norm": (hidden,),
-        "attn_q": (query, hidden),
-        "attn_k": (kv, hidden),
-        "attn_v": (kv, hidden),
-        "attn_q_norm": (config.head_dim,),
-        "attn_k_norm": (config.head_dim,),
-        "attn_output": (hidden, query),
-        "ffn_norm": (hidden,),
-        "ffn_gate": (ffn, hidden),
-        "ffn_up": (ffn, hidden),
-        "ffn_down": (hidden, ffn),
+    layer: dict[str, tuple[int, ...]] = {
+        "attn_norm.weight": (hidden,),
+        "attn_q.weight": (query, hidden),
+        "attn_k.weight": (kv, hidden),
+        "attn_v.weight": (kv, hidden),
+        "attn_q_norm.weight": (config.head_dim,),
+        "attn_k_norm.weight": (config.head_dim,),
+        "attn_output.weight": (hidden, query),
+        "ffn_norm.weight": (hidden,),
+        "ffn_gate.weight": (ffn, hidden),
+        "ffn_up.weight": (ffn, hidden),
+        "ffn_down.weight": (hidden, ffn),
     }
+    if config.conv_group:
+        num_values = 2 * BLOCK_TAPS * hidden // config.conv_group  # of both sides
+        for sublayer in ("attn", "ffn"):
+            layer[f"{sublayer}_conv_base"] = (2, BLOCK_TAPS, hidden)
+            layer[f"{sublayer}_conv_proj.weight"] = (num_values, hidden)
     tensors: dict[str, tuple[int, ...]] = {
         "fc.weight": (hidden, len(config.taps) * hidden),
         "enc.output_norm.weight": (hidden,),
-        "output_norm.weight": (hidden,),
     }
     for index in range(config.num_layers):
-        tensors |= {f"blk.{index}.{name}.weight": shape for name, shape in layer.items()}
+        tensors |= {f"blk.{index}.{name}": shape for name, shape in layer.items()}
+    tensors["output_norm.weight"] = (hidden,)
+    if config.selector_rank:
+        tensors["selector_hidden.weight"] = (config.selector_rank, hidden)
+        for name in CODEBOOKS:
+            tensors[name] = (config.num_vocab_rows, config.selector_rank)
     return tensors
+
+
+def config_metadata(config: DrafterConfig) -> dict[str, Any]:
+    """The keys that from_gguf reads, for writing a file.
+
+    Taps are stored as block index + 1. `attention.causal` is written only where layers differ from
+    the rule without it: sliding ones are causal, full ones are not.
+    """
+    c, sliding = config, [window > 0 for window in config.windows]
+    values: dict[str, Any] = {
+        "block_count": c.num_layers,
+        "embedding_length": c.hidden_dim,
+        "feed_forward_length": c.ffn_dim,
+        "attention.head_count": c.num_heads,
+        "attention.head_count_kv": c.num_kv_heads,
+        "attention.key_length": c.head_dim,
+        "attention.value_length": c.head_dim,
+        "attention.layer_norm_rms_epsilon": c.norm_eps,
+        "rope.freq_base": c.rope_theta,
+        "rope.dimension_sections": np.array([c.head_dim // 2, 0, 0, 0], np.int32),
+        "vocab_size": c.num_vocab_rows,
+        "block_size": c.block_size,
+        "target_layers": np.array(c.taps, np.int32) + np.int32(1),
+    }
+    if any(sliding):
+        values["attention.sliding_window"] = max(c.windows)
+        values["attention.sliding_window_pattern"] = np.array(sliding)
+    if list(c.causal) != sliding:
+        values["attention.causal"] = c.causal[0]
+    if c.selector_rank:
+        sizes = (BLOCK_TAPS, c.conv_group, c.selector_rank, SELECT_TOP)
+        values |= dict(zip(VERSION_2_KEYS, sizes, strict=True))
+    metadata = {f"dflash.{key}": value for key, value in values.items()}
+    return metadata | {"tokenizer.ggml.mask_token_id": c.mask_id}
+
+
+def version_2_problem(
+    hidden_dim: int,
+    conv_kernel_size: int,
+    conv_group_size: int,
+    selector_rank: int,
+    selector_top_k: int,
+) -> str:
+    """What of a DFlash 2 drafter the kernels cannot run; empty if nothing."""
+    if conv_kernel_size != BLOCK_TAPS:
+        return f"conv_kernel_size is {conv_kernel_size}, not {BLOCK_TAPS}"
+    if conv_group_size % LANES or hidden_dim % conv_group_size:
+        return (
+            f"conv_group_size is {conv_group_size}, not a multiple of {LANES} that divides the"
+            f" {hidden_dim} channels"
+        )
+    if selector_rank % LANES:
+        return f"selector_rank is {selector_rank}, not a multiple of {LANES}"
+    if selector_top_k != SELECT_TOP:
+        return f"selector_top_k is {selector_top_k}, not {SELECT_TOP}"
+    return ""
+
+
+def _version_2(gguf: GGUF, keys: Keys, hidden_dim: int) -> tuple[int, int]:
+    """Group of the convolutions and rank of the selector; 0 and 0 of a version 1."""
+    has_keys = any(f"dflash.{key}" in gguf.metadata for key in VERSION_2_KEYS)
+    if not has_keys and "selector_hidden.weight" not in gguf.tensors:
+        return 0, 0
+    sizes = {key: keys.integer(key) for key in VERSION_2_KEYS}
+    problem = version_2_problem(hidden_dim, **sizes)
+    if problem:
+        raise ModelError(f"{gguf.path}: dflash.{problem}, which is not supported")
+    return sizes["conv_group_size"], sizes["selector_rank"]
 
 
 def _check_tensors(gguf: GGUF, config: DrafterConfig) -> None:
@@ -181,12 +308,20 @@ def _check_tensors(gguf: GGUF, config: DrafterConfig) -> None:
                 f"{gguf.path}: tensor {name!r} is {list(info.shape)}, but the config of the file"
                 f" makes it {list(shape)}"
             )
-        if len(shape) == 1 and info.type is not TensorType.F32:
-            raise ModelError(f"{gguf.path}: tensor {name!r} is {info.type.name}; norms are F32")
+        if is_always_f32(name, shape) and info.type is not TensorType.F32:
+            raise ModelError(
+                f"{gguf.path}: tensor {name!r} is {info.type.name}; norms and convolution taps are"
+                " F32"
+            )
+        if name in CODEBOOKS and info.type not in FLOAT_TYPES:
+            raise ModelError(
+                f"{gguf.path}: tensor {name!r} is {info.type.name}, but codebooks are read as F32,"
+                " F16 or BF16; `mtlqwen convert` of the file makes them BF16"
+            )
     for name in gguf.tensors.keys() - expected.keys():
+        version = 2 if config.selector_rank else 1
         raise ModelError(
-            f"{gguf.path}: tensor {name!r} is no part of a DFlash drafter of version 1, the only"
-            " one supported"
+            f"{gguf.path}: tensor {name!r} is no part of a DFlash drafter of version {version}"
         )
 
 
@@ -214,7 +349,8 @@ def _num_vocab_rows(gguf: GGUF) -> int:
     if isinstance(stored, int):
         return stored
     tokens = gguf.metadata.get("tokenizer.ggml.tokens", ())
-    return len(tokens)
+    codebook = gguf.tensors.get(CODEBOOKS[0])
+    return len(tokens) or (codebook.shape[0] if codebook else 0)
 
 
 def _mask_id(gguf: GGUF) -> int:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .drafter import DrafterConfig, DrafterWeights
+from .drafter import BlockConv, DrafterConfig, DrafterWeights
 from .kernels import AttentionCache, AttentionHeads, CpuKernels
-from .plan import Memory
-from .weights import AttentionMixer, Layer, Tensor
+from .plan import Memory, Value
+from .weights import Tensor
+
+_Taps = tuple[Value, Tensor]  # of a convolution: what each row adds, and to what
 
 
 @dataclass(frozen=True)
@@ -21,8 +23,6 @@ class DrafterMemory:
 
     rope: Memory  # f32 [max_context, head_dim]: cosines then sines
     caches: Sequence[AttentionCache]
-    features: Memory  # f32 [.., taps * hidden]: what the target left
-    feature_rows: Memory  # i32 [R]: where the features of each row to inject lie
     logits: Memory  # f32 [max_logit_rows, num_vocab_rows]
     argmax: Memory  # i32 [max_logit_rows]
     target_rows: Memory  # i32 [max_logit_rows]: where each draft goes in target_ids
@@ -30,14 +30,12 @@ class DrafterMemory:
 
 
 def inject_context(
-    k: CpuKernels, w: DrafterWeights, c: DrafterConfig, memory: DrafterMemory
+    k: CpuKernels, w: DrafterWeights, c: DrafterConfig, features: Value, memory: DrafterMemory
 ) -> None:
-    """Keys and values of each layer at the positions of a batch of features."""
-    dim = len(c.taps) * c.hidden_dim
-    features = k.gather_features(memory.features, dim, memory.feature_rows)
+    """Keys and values of each layer at the target's positions, from features [R, taps * hidden]."""
     f = k.rmsnorm(k.linear(features, w.fusion), w.fusion_norm, eps=c.norm_eps)
     for layer, cache in zip(w.layers, memory.caches, strict=True):
-        mixer = _mixer(layer)
+        mixer = layer.attention
         key, value = k.linear(f, mixer.key), k.linear(f, mixer.value)
         k.inject(_heads(c), key, value, mixer.key_norm, memory.rope, cache)
 
@@ -50,30 +48,48 @@ def draft_blocks(
     head: Tensor,
     memory: DrafterMemory,
 ) -> None:
-    """From blocks of ids, last known token and masks, to the likeliest token of each mask."""
+    """From blocks of ids, last known token and masks, to the likeliest token of each mask, or with
+    a selector to those that fit best behind each other.
+    """
     x = k.embed(embedding)
     for index, layer in enumerate(w.layers):
-        mixer, cache = _mixer(layer), memory.caches[index]
-        h = k.rmsnorm(x, layer.mixer_norm, eps=c.norm_eps)
+        mixer, cache = layer.attention, memory.caches[index]
+        h = k.rmsnorm(x, layer.attention_norm, eps=c.norm_eps)
+        h, taps = _convolve(k, h, layer.attention_conv)
         q, key, value = k.linear(h, mixer.query), k.linear(h, mixer.key), k.linear(h, mixer.value)
         norms = (mixer.query_norm, mixer.key_norm)
         q = k.plain_rotary(_heads(c), q, key, value, norms, memory.rope, cache)
         window, is_causal = c.windows[index], c.causal[index]
         o = k.plain_attention(_heads(c), q, cache, is_causal=is_causal, window=window)
-        k.linear(o, mixer.output, add_to=x)
+        _add(k, x, o, mixer.output, taps)
         h = k.rmsnorm(x, layer.ffn_norm, eps=c.norm_eps)
+        h, taps = _convolve(k, h, layer.ffn_conv)
         gated = k.swiglu(k.linear(h, layer.ffn_gate), k.linear(h, layer.ffn_up))
-        k.linear(gated, layer.ffn_down, add_to=x)
+        _add(k, x, gated, layer.ffn_down, taps)
     last = k.rmsnorm(k.gather_logit_rows(x), w.output_norm, eps=c.norm_eps)
     k.linear(last, head, out=memory.logits)
-    k.argmax(memory.logits, memory.argmax)
+    if w.selector is None:
+        k.argmax(memory.logits, memory.argmax)
+    else:
+        h, books = k.linear(last, w.selector.hidden), (w.selector.predecessor, w.selector.successor)
+        k.select_path(memory.logits, h, *books, memory.argmax)
     k.scatter_ids(memory.argmax, memory.target_rows, memory.target_ids)
 
 
-def _mixer(layer: Layer) -> AttentionMixer:
-    if not isinstance(layer.mixer, AttentionMixer):
-        raise TypeError(f"a drafter's layer with {type(layer.mixer).__name__}")
-    return layer.mixer
+def _convolve(k: CpuKernels, h: Value, conv: BlockConv | None) -> tuple[Value, _Taps | None]:
+    """What a sublayer reads, and the taps on both its sides."""
+    if conv is None:
+        return h, None
+    taps = k.linear(h, conv.projection), conv.base
+    return k.block_conv(h, *taps, side=0), taps
+
+
+def _add(k: CpuKernels, x: Value, y: Value, output: Tensor, taps: _Taps | None) -> None:
+    """x += what a sublayer gives: y times `output`, convolved."""
+    if taps is None:
+        k.linear(y, output, add_to=x)
+    else:
+        k.block_conv(k.linear(y, output), *taps, side=1, add_to=x)
 
 
 def _heads(c: DrafterConfig) -> AttentionHeads:

@@ -159,11 +159,10 @@ class CpuKernels:
         return y
 
     def gather_logit_rows(self, x: Value) -> Value:
-        return self._gather(x, x.dim, self.batch.logit_rows, LOGIT_ROWS)
-
-    def gather_features(self, features: Memory, dim: int, feature_rows: Memory) -> Value:
-        """The features [.., dim] of each row of this batch."""
-        return self._gather(features, dim, feature_rows, ROWS)
+        y = self._value(LOGIT_ROWS, x.dim)
+        args = struct.pack("=II", x.dim, LOGIT_ROWS)
+        self._run("gather", args, self.batch.logit_rows, x, y, out=(y,))
+        return y
 
     def swiglu(self, gate: Value, up: Value) -> Value:
         y = self._value(gate.rows, gate.dim)
@@ -293,8 +292,12 @@ class CpuKernels:
         args = struct.pack("=III", c.num_tokens, c.num_vocab_rows, LOGIT_ROWS)
         self._run("argmax", args, logits, ids, out=(ids,))
 
-    def tap(self, x: Value, features: Memory, tap: int, num_taps: int) -> None:
-        """Copies x to its columns of features [.., num_taps * dim], from the header's row on."""
+    def features(self, num_taps: int, dim: int) -> Value:
+        """Room for the hidden states that `tap` puts side by side."""
+        return self._value(ROWS, num_taps * dim)
+
+    def tap(self, x: Value, features: Value | Memory, tap: int, num_taps: int) -> None:
+        """Copies x to its columns of features [rows, num_taps * dim]."""
         args = struct.pack("=IIII", x.dim, x.rows, num_taps * x.dim, tap * x.dim)
         self._run("tap", args, x, features, out=(features,))
 
@@ -304,7 +307,7 @@ class CpuKernels:
         self._run("scatter_ids", args, ids, target_rows, input_ids, out=(input_ids,))
 
     def block_conv(
-        self, x: Value, dyn: Value, base: Tensor, side: int, *, add_to: Value | None = None
+        self, x: Value, dyn: Value, base: Tensor, *, side: int, add_to: Value | None = None
     ) -> Value:
         """Each row and the one before it in its sequence, times base [2, 2, dim] + dyn [2, 2,
         groups] at `side`: 0 before the sublayer, 1 behind it.
@@ -335,11 +338,6 @@ class CpuKernels:
     def _heads(self) -> AttentionHeads:
         c = self.config
         return AttentionHeads(c.num_heads, c.num_kv_heads, c.head_dim, c.rotary_dim, c.norm_eps)
-
-    def _gather(self, x: Value | Memory, dim: int, indices: Memory, rows: int) -> Value:
-        y = self._value(rows, dim)
-        self._run("gather", struct.pack("=II", dim, rows), indices, x, y, out=(y,))
-        return y
 
     def _rotary(
         self,

@@ -28,9 +28,9 @@ class Tensor:
 
 @dataclass(frozen=True)
 class AttentionMixer:
-    """Gated full attention: q and gate lanes interleaved per head in `query`."""
+    """Attention. A target's is gated: `query` has q lanes, then as many gates, head by head."""
 
-    query: Tensor  # [num_heads * 2 * head_dim, hidden]
+    query: Tensor  # [num_heads * 2 * head_dim, hidden]; a drafter's [num_heads * head_dim, hidden]
     key: Tensor  # [num_kv_heads * head_dim, hidden]
     value: Tensor  # [num_kv_heads * head_dim, hidden]
     query_norm: Tensor  # [head_dim]
@@ -63,21 +63,48 @@ class Layer:
     ffn_down: Tensor  # [hidden, ffn]
 
 
+class MappedTensors:
+    """The tensors of a file by name, in device memory where its mapping has them."""
+
+    def __init__(self, device: Device, gguf: GGUF):
+        self._gguf = gguf
+        self._shards = [device.wrap(shard) for shard in gguf.shards]
+
+    def __getitem__(self, name: str) -> Tensor:
+        info = self._gguf.tensors[name]
+        return Tensor(self._shards[info.shard], info.offset_bytes, info.type, info.shape)
+
+    def attention(self, layer: int) -> AttentionMixer:
+        prefix = f"blk.{layer}.attn"
+        return AttentionMixer(
+            query=self[f"{prefix}_q.weight"],
+            key=self[f"{prefix}_k.weight"],
+            value=self[f"{prefix}_v.weight"],
+            query_norm=self[f"{prefix}_q_norm.weight"],
+            key_norm=self[f"{prefix}_k_norm.weight"],
+            output=self[f"{prefix}_output.weight"],
+        )
+
+    def close(self) -> None:
+        for buffer in self._shards:
+            buffer.free()
+
+
 class Weights:
     """All tensors of a model. The file's mapping is wrapped; only the conv taps are copied."""
 
     def __init__(self, device: Device, gguf: GGUF, config: ModelConfig):
-        self._gguf = gguf
-        self._shards = [device.wrap(shard) for shard in gguf.shards]
-        self._taps = self._transpose_taps(device, config)
-        self.embedding = self._tensor("token_embd.weight")
+        self._tensors = MappedTensors(device, gguf)
+        self._conv: dict[int, Tensor] = {}
+        self._taps = self._transpose_taps(device, gguf, config)
+        self.embedding = self._tensors["token_embd.weight"]
         self.layers = [self._layer(i, kind) for i, kind in enumerate(config.layer_kinds)]
-        self.output_norm = self._tensor("output_norm.weight")
-        self.output = self.embedding if config.tied else self._tensor("output.weight")
+        self.output_norm = self._tensors["output_norm.weight"]
+        self.output = self.embedding if config.tied else self._tensors["output.weight"]
 
     def close(self) -> None:
-        for buffer in (*self._shards, self._taps):
-            buffer.free()
+        self._tensors.close()
+        self._taps.free()
 
     def tensors(self) -> list[Tensor]:
         """Every tensor once, for reports."""
@@ -94,24 +121,13 @@ class Weights:
             visit(root)
         return list(found.values())
 
-    def _tensor(self, name: str) -> Tensor:
-        info = self._gguf.tensors[name]
-        return Tensor(self._shards[info.shard], info.offset_bytes, info.type, info.shape)
-
     def _layer(self, index: int, kind: str) -> Layer:
         def get(name: str) -> Tensor:
-            return self._tensor(f"blk.{index}.{name}")
+            return self._tensors[f"blk.{index}.{name}"]
 
         mixer: AttentionMixer | DeltaMixer
         if kind == "attention":
-            mixer = AttentionMixer(
-                query=get("attn_q.weight"),
-                key=get("attn_k.weight"),
-                value=get("attn_v.weight"),
-                query_norm=get("attn_q_norm.weight"),
-                key_norm=get("attn_k_norm.weight"),
-                output=get("attn_output.weight"),
-            )
+            mixer = self._tensors.attention(index)
         else:
             mixer = DeltaMixer(
                 qkv=get("attn_qkv.weight"),
@@ -133,15 +149,14 @@ class Weights:
             ffn_down=get("ffn_down.weight"),
         )
 
-    def _transpose_taps(self, device: Device, config: ModelConfig) -> Buffer:
+    def _transpose_taps(self, device: Device, gguf: GGUF, config: ModelConfig) -> Buffer:
         """The file has four taps per channel; kernels want a row of channels per tap."""
         layers = [i for i, kind in enumerate(config.layer_kinds) if kind == "delta"]
         shape = (4, config.num_channels)
         layer_bytes = 4 * 4 * config.num_channels
         buffer = device.buffer(layer_bytes * len(layers))
-        self._conv: dict[int, Tensor] = {}
         for position, index in enumerate(layers):
-            taps = self._gguf.array(f"blk.{index}.ssm_conv1d.weight").view(np.float32)
+            taps = gguf.array(f"blk.{index}.ssm_conv1d.weight").view(np.float32)
             offset = position * layer_bytes
             buffer.array(np.float32, shape, offset)[:] = taps.reshape(config.num_channels, 4).T
             self._conv[index] = Tensor(buffer, offset, TensorType.F32, shape)

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from ..config import ModelConfig, is_always_f32
+from ..drafter import CODEBOOKS
 from ..errors import ModelError
 from ..gguf import GGUFWriter, TensorType, open_gguf
-from .drafter import drafter_metadata, drafter_sources
+from ..kernels import FLOAT_TYPES
+from .drafter import drafter_config, drafter_metadata, drafter_sources
 from .safetensors import Checkpoint
 from .target import target_config, target_metadata, target_sources
 from .tensor_source import TensorSource, from_gguf
@@ -77,10 +79,10 @@ def convert_hf(
     has_tokenizer = (tokenizer_dir / "tokenizer.json").exists()
     if _is_drafter(checkpoint):
         architecture = "dflash"
-        keys = drafter_metadata(checkpoint)
-        sources = drafter_sources(checkpoint, keys)
-        num_rows, tied = keys["dflash.vocab_size"], True
-        num_layers = keys["dflash.block_count"]
+        drafter = drafter_config(checkpoint)
+        keys = drafter_metadata(checkpoint, drafter)
+        sources = drafter_sources(checkpoint, drafter)
+        num_rows, tied, num_layers = drafter.num_vocab_rows, True, drafter.num_layers
     else:
         architecture = "qwen35"
         config = target_config(checkpoint, name)
@@ -139,11 +141,14 @@ def tensor_type(
 
     Vectors and convolution taps are F32. In 4 bit files the head is Q6_K, and in Q4_K_M files so
     are attn_v, attn_qkv and ffn_down of the first and last eighth of the layers and of every third
-    layer between. Rows that blocks of 256 do not divide are Q8_0.
+    layer between. Rows that blocks of 256 do not divide are Q8_0. A drafter's codebooks are BF16
+    where the rest is quantised.
     """
     if is_always_f32(name, shape):
         return TensorType.F32
     type_ = _BODY_TYPES[file_type]
+    if name in CODEBOOKS and type_ not in FLOAT_TYPES:
+        return TensorType.BF16
     is_head = name == ("token_embd.weight" if tied else "output.weight")
     if (is_head and file_type in ("Q4_0", "Q4_K_M")) or (
         file_type == "Q4_K_M" and _has_more_bits(name, num_layers)
@@ -201,12 +206,12 @@ def _is_drafter(checkpoint: Checkpoint) -> bool:
     """Whether the directory is a drafter; ModelError if it is neither that nor a target."""
     kind = checkpoint.config.get("model_type")
     architectures = str(checkpoint.config.get("architectures"))
-    if "'DFlashDraftModel'" in architectures:
+    if "'DFlashDraftModel'" in architectures or "'DFlash2DraftModel'" in architectures:
         return True
     if kind in _TARGETS:
         return False
     raise ModelError(
         f"{checkpoint.directory} is a {kind!r} model, architectures {architectures};"
         f" MTLQwen converts dense Qwen 3.5 models ({' or '.join(_TARGETS)}) and DFlash drafters"
-        " of version 1 (DFlashDraftModel)"
+        " (DFlashDraftModel or DFlash2DraftModel)"
     )

@@ -7,83 +7,145 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from ..drafter import (
+    VERSION_2_KEYS,
+    DrafterConfig,
+    config_metadata,
+    expected_tensors,
+    version_2_problem,
+)
 from ..errors import ModelError
 from .safetensors import Checkpoint
 from .target import HFConfig
 from .tensor_source import TensorSource, from_stored
 
+# GGUF name -> name in the checkpoint, of layers without `layers.N.`
+_NAMES = {
+    "fc.weight": "fc.weight",
+    "enc.output_norm.weight": "hidden_norm.weight",
+    "output_norm.weight": "norm.weight",
+    "selector_hidden.weight": "candidate_selector.hidden_projection.weight",
+    "selector_predecessor.weight": "candidate_selector.predecessor_codebook",
+    "selector_successor.weight": "candidate_selector.successor_codebook",
+    "attn_norm.weight": "input_layernorm.weight",
+    "attn_q.weight": "self_attn.q_proj.weight",
+    "attn_k.weight": "self_attn.k_proj.weight",
+    "attn_v.weight": "self_attn.v_proj.weight",
+    "attn_q_norm.weight": "self_attn.q_norm.weight",
+    "attn_k_norm.weight": "self_attn.k_norm.weight",
+    "attn_output.weight": "self_attn.o_proj.weight",
+    "attn_conv_base": "attention_conv.base_kernel",
+    "attn_conv_proj.weight": "attention_conv.kernel_projection.weight",
+    "ffn_norm.weight": "post_attention_layernorm.weight",
+    "ffn_gate.weight": "mlp.gate_proj.weight",
+    "ffn_up.weight": "mlp.up_proj.weight",
+    "ffn_down.weight": "mlp.down_proj.weight",
+    "ffn_conv_base": "mlp_conv.base_kernel",
+    "ffn_conv_proj.weight": "mlp_conv.kernel_projection.weight",
+}
+# What other drafters scale; the network has none of it.
+_NEUTRAL = {"input_embedding_scale": 1, "output_multiplier": 1, "final_logit_softcapping": 0}
 
-def drafter_metadata(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The `dflash.*` keys and the mask token.
 
-    Keys may be nested in dflash_config or, in older files, at the top; the nested ones win. Taps
-    are stored as in llama.cpp: block index + 1. `attention.causal` is written only if the config
-    has it.
-    """
+class _DFlashKeys:
+    """Keys nested in dflash_config or, in older files, at the top; the nested ones win."""
+
+    def __init__(self, hf: HFConfig):
+        self.hf = hf
+        self._nested = hf.get("dflash_config", {})
+        if not isinstance(self._nested, dict):
+            raise hf.error("dflash_config", self._nested, "an object")
+
+    def get(self, key: str) -> Any:
+        value = self._nested.get(key)
+        return self.hf.get(key) if value is None else value
+
+    def integer(self, key: str, low: int, expected: str) -> int:
+        value = self.get(key)
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise self.hf.error(key, value, expected)
+        return value
+
+
+def drafter_config(checkpoint: Checkpoint) -> DrafterConfig:
+    """The shape of the drafter from config.json."""
     hf = HFConfig(checkpoint)
-    nested = hf.get("dflash_config", {})
-    if not isinstance(nested, dict):
-        raise hf.error("dflash_config", nested, "an object")
-    block_size = nested.get("block_size", hf.get("block_size"))
-    mask = nested.get("mask_token_id", hf.get("mask_token_id"))
-    taps = nested.get("target_layer_ids", hf.get("target_layer_ids"))
-    if not isinstance(block_size, int) or block_size < 2:
-        raise hf.error("block_size", block_size, "a whole number from 2")
-    if not isinstance(mask, int) or mask < 0:
-        raise hf.error("mask_token_id", mask, "a token id")
-    are_indices = isinstance(taps, list) and all(isinstance(tap, int) for tap in taps)
-    if not are_indices or not taps or taps != sorted(set(taps)):
-        raise hf.error("target_layer_ids", taps, "ascending block indices of the target")
-    num_layers, head_dim = hf.integer("num_hidden_layers"), hf.integer("head_dim")
+    dflash = _DFlashKeys(hf)
+    for key, neutral in _NEUTRAL.items():
+        if dflash.get(key) not in (None, neutral):
+            raise hf.error(key, dflash.get(key), f"{neutral}, the only one supported")
+    hf.require("hidden_act", "silu")
+    hf.require("attention_bias", False)
+    num_layers, hidden_dim = hf.integer("num_hidden_layers"), hf.integer("hidden_size")
     sliding = _sliding_layers(hf, num_layers)
-    values: dict[str, Any] = {
-        "block_count": num_layers,
-        "context_length": hf.integer("max_position_embeddings"),
-        "embedding_length": hf.integer("hidden_size"),
-        "feed_forward_length": hf.integer("intermediate_size"),
-        "attention.head_count": hf.integer("num_attention_heads"),
-        "attention.head_count_kv": hf.integer("num_key_value_heads"),
-        "attention.key_length": head_dim,
-        "attention.value_length": head_dim,
-        "attention.layer_norm_rms_epsilon": hf.number("rms_norm_eps", 1e-6),
-        "rope.freq_base": float(hf.rope.get("rope_theta", 1e7)),
-        "rope.dimension_sections": np.array([head_dim // 2, 0, 0, 0], np.int32),
-        "vocab_size": hf.integer("vocab_size"),
-        "block_size": block_size,
-        "target_layers": np.array(taps, np.int32) + np.int32(1),
-    }
-    if any(sliding):
-        values["attention.sliding_window"] = hf.integer("sliding_window")
-        values["attention.sliding_window_pattern"] = np.array(sliding)
-    if hf.get("is_causal") is not None:
-        values["attention.causal"] = bool(hf.get("is_causal"))
-    metadata = {f"dflash.{key}": value for key, value in values.items()}
-    return metadata | {"tokenizer.ggml.mask_token_id": mask}
+    window = hf.integer("sliding_window") if any(sliding) else 0
+    is_causal = dflash.get("is_causal")
+    conv_group, selector_rank = _version_2(checkpoint, dflash, hidden_dim)
+    return DrafterConfig(
+        hidden_dim=hidden_dim,
+        ffn_dim=hf.integer("intermediate_size"),
+        num_layers=num_layers,
+        num_heads=hf.integer("num_attention_heads"),
+        num_kv_heads=hf.integer("num_key_value_heads"),
+        head_dim=hf.integer("head_dim"),
+        rope_theta=float(hf.rope.get("rope_theta", 1e7)),
+        norm_eps=hf.number("rms_norm_eps", 1e-6),
+        num_vocab_rows=hf.integer("vocab_size"),
+        block_size=dflash.integer("block_size", 2, "a whole number from 2"),
+        mask_id=dflash.integer("mask_token_id", 0, "a token id"),
+        taps=_taps(dflash),
+        windows=tuple(window if slides else 0 for slides in sliding),
+        causal=tuple(slides if is_causal is None else bool(is_causal) for slides in sliding),
+        conv_group=conv_group,
+        selector_rank=selector_rank,
+    )
 
 
-def drafter_sources(checkpoint: Checkpoint, metadata: dict[str, Any]) -> dict[str, TensorSource]:
+def drafter_metadata(checkpoint: Checkpoint, config: DrafterConfig) -> dict[str, Any]:
+    """The `dflash.*` keys and the mask token."""
+    context_length = HFConfig(checkpoint).integer("max_position_embeddings")
+    return {"dflash.context_length": context_length} | config_metadata(config)
+
+
+def drafter_sources(checkpoint: Checkpoint, config: DrafterConfig) -> dict[str, TensorSource]:
     """A source for every tensor of the GGUF, in file order; the checkpoint has no others."""
     sources = {}
-    expected = _expected_tensors(metadata)
     prefix = "model." if "model.fc.weight" in checkpoint.tensors else ""
-    for name, (hf_name, shape) in expected.items():
-        tensor = checkpoint.tensors.get(prefix + hf_name)
+    known = set()
+    for name, shape in expected_tensors(config).items():
+        stored_name = prefix + _stored_name(name)
+        tensor = checkpoint.tensors.get(stored_name)
         if tensor is None:
-            raise ModelError(f"{checkpoint.directory}: tensor {prefix + hf_name!r} is missing")
+            raise ModelError(f"{checkpoint.directory}: tensor {stored_name!r} is missing")
         if tensor.shape != shape:
             raise ModelError(
-                f"{checkpoint.directory}: tensor {prefix + hf_name!r} is {list(tensor.shape)}, but"
+                f"{checkpoint.directory}: tensor {stored_name!r} is {list(tensor.shape)}, but"
                 f" config.json makes it {list(shape)}"
             )
         sources[name] = from_stored(tensor, shape)
-    known = {prefix + hf_name for hf_name, _ in expected.values()}
+        known.add(stored_name)
     for name in checkpoint.tensors.keys() - known:
+        version = 2 if config.selector_rank else 1
         raise ModelError(
-            f"{checkpoint.directory}: tensor {name!r} is no part of a DFlash drafter (version 1)"
+            f"{checkpoint.directory}: tensor {name!r} is no part of a DFlash drafter of version"
+            f" {version}"
         )
     return sources
+
+
+def _stored_name(name: str) -> str:
+    if not name.startswith("blk."):
+        return _NAMES[name]
+    _, index, local = name.split(".", 2)
+    return f"layers.{index}.{_NAMES[local]}"
+
+
+def _taps(dflash: _DFlashKeys) -> tuple[int, ...]:
+    taps = dflash.get("target_layer_ids")
+    are_indices = isinstance(taps, list) and all(type(tap) is int and tap >= 0 for tap in taps)
+    if not are_indices or not taps or taps != sorted(set(taps)):
+        raise dflash.hf.error("target_layer_ids", taps, "ascending block indices of the target")
+    return tuple(taps)
 
 
 def _sliding_layers(hf: HFConfig, num_layers: int) -> list[bool]:
@@ -97,33 +159,12 @@ def _sliding_layers(hf: HFConfig, num_layers: int) -> list[bool]:
     return sliding
 
 
-def _expected_tensors(metadata: dict[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """GGUF name -> name in the checkpoint and shape."""
-    hidden = metadata["dflash.embedding_length"]
-    ffn = metadata["dflash.feed_forward_length"]
-    head_dim = metadata["dflash.attention.key_length"]
-    query = metadata["dflash.attention.head_count"] * head_dim
-    kv = metadata["dflash.attention.head_count_kv"] * head_dim
-    num_taps = len(metadata["dflash.target_layers"])
-    layer = {
-        "attn_norm.weight": ("input_layernorm.weight", (hidden,)),
-        "attn_q.weight": ("self_attn.q_proj.weight", (query, hidden)),
-        "attn_k.weight": ("self_attn.k_proj.weight", (kv, hidden)),
-        "attn_v.weight": ("self_attn.v_proj.weight", (kv, hidden)),
-        "attn_q_norm.weight": ("self_attn.q_norm.weight", (head_dim,)),
-        "attn_k_norm.weight": ("self_attn.k_norm.weight", (head_dim,)),
-        "attn_output.weight": ("self_attn.o_proj.weight", (hidden, query)),
-        "ffn_norm.weight": ("post_attention_layernorm.weight", (hidden,)),
-        "ffn_gate.weight": ("mlp.gate_proj.weight", (ffn, hidden)),
-        "ffn_up.weight": ("mlp.up_proj.weight", (ffn, hidden)),
-        "ffn_down.weight": ("mlp.down_proj.weight", (hidden, ffn)),
-    }
-    tensors: dict[str, tuple[str, tuple[int, ...]]] = {
-        "fc.weight": ("fc.weight", (hidden, num_taps * hidden)),
-        "enc.output_norm.weight": ("hidden_norm.weight", (hidden,)),
-    }
-    for i in range(metadata["dflash.block_count"]):
-        for name, (hf_name, shape) in layer.items():
-            tensors[f"blk.{i}.{name}"] = (f"layers.{i}.{hf_name}", shape)
-    tensors["output_norm.weight"] = ("norm.weight", (hidden,))
-    return tensors
+def _version_2(checkpoint: Checkpoint, dflash: _DFlashKeys, hidden_dim: int) -> tuple[int, int]:
+    """Group of the convolutions and rank of the selector; 0 and 0 of a version 1."""
+    if "'DFlash2DraftModel'" not in str(checkpoint.config.get("architectures")):
+        return 0, 0
+    sizes = {key: dflash.integer(key, 1, "a whole number above 0") for key in VERSION_2_KEYS}
+    problem = version_2_problem(hidden_dim, **sizes)
+    if problem:
+        raise ModelError(f"{dflash.hf.path}: {problem}, which is not supported")
+    return sizes["conv_group_size"], sizes["selector_rank"]

@@ -103,9 +103,32 @@ def drafter_settings(**changes):
     } | changes
 
 
+def drafter_2_settings(**changes):
+    """DFlash 2: every layer slides and none is causal in the block."""
+    return (
+        drafter_settings(
+            architectures=["DFlash2DraftModel"],
+            layer_types=["sliding_attention"] * 2,
+            is_causal=False,
+            dflash_config={
+                "block_size": 8,
+                "mask_token_id": 270,
+                "target_layer_ids": [0, 1],
+                "conv_kernel_size": 2,
+                "conv_group_size": 16,
+                "selector_rank": 32,
+                "selector_top_k": 16,
+            },
+        )
+        | changes
+    )
+
+
 def drafter_shapes(c):
+    """Names and shapes of a checkpoint with two taps; also those of DFlash 2."""
     hidden, ffn, dim = c["hidden_size"], c["intermediate_size"], c["head_dim"]
     query, kv = c["num_attention_heads"] * dim, c["num_key_value_heads"] * dim
+    is_2 = c["architectures"] == ["DFlash2DraftModel"]
     shapes = {"fc.weight": (hidden, 2 * hidden)}
     shapes |= {"hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
     for i in range(c["num_hidden_layers"]):
@@ -122,7 +145,15 @@ def drafter_shapes(c):
             "mlp.up_proj.weight": (ffn, hidden),
             "mlp.down_proj.weight": (hidden, ffn),
         }
+        if is_2:
+            for module in ("attention_conv", "mlp_conv"):
+                layer[f"{module}.base_kernel"] = (2, 2, hidden)
+                layer[f"{module}.kernel_projection.weight"] = (4 * hidden // 16, hidden)
         shapes |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
+    if is_2:
+        shapes["candidate_selector.hidden_projection.weight"] = (32, hidden)
+        for book in ("predecessor", "successor"):
+            shapes[f"candidate_selector.{book}_codebook"] = (c["vocab_size"], 32)
     return shapes
 
 

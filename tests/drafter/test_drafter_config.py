@@ -51,7 +51,10 @@ def written(path, *, drop=(), extra=(), types=(), **changes):
     metadata = dict(METADATA)
     for name, value in changes.items():
         keys = [key for key in metadata if key.endswith(f".{name}")]
-        metadata[keys[0] if keys else f"dflash.attention.{name}"] = value
+        section = (
+            "attention." if name in ("sliding_window", "sliding_window_pattern", "causal") else ""
+        )
+        metadata[keys[0] if keys else f"dflash.{section}{name}"] = value
     metadata = {key: value for key, value in metadata.items() if value is not None}
     shapes = {k: v for k, v in expected_tensors(CONFIG).items() if k not in drop} | dict(extra)
     kinds = dict(types)
@@ -108,11 +111,13 @@ def test_a_stored_causal_flag_counts_for_every_layer(tmp_path):
         ({"embedding_length": 16}, "the config of the file makes it"),
         ({"sliding_window_pattern": np.array([True])}, "one flag for each layer"),
         ({"drop": ["blk.1.attn_q.weight"]}, "'blk.1.attn_q.weight' is missing"),
-        ({"types": {"output_norm.weight": TensorType.F16}}, "norms are F32"),
+        ({"types": {"output_norm.weight": TensorType.F16}}, "is F16; norms and convolution taps"),
+        ({"logit_scale": 0.5}, "logit_scale is 0.5, not 1.0"),
         (
-            {"extra": {"blk.0.attn_conv.weight": (4, 8)}},
-            "'blk.0.attn_conv.weight' is no part of a DFlash drafter of version 1",
+            {"extra": {"blk.0.attn_conv_base": (2, 2, 8)}},
+            "'blk.0.attn_conv_base' is no part of a DFlash drafter of version 1",
         ),
+        ({"selector_rank": 16}, "conv_kernel_size is missing"),
     ],
 )
 def test_a_file_that_cannot_be_run_is_refused_by_name(tmp_path, changes, message):
@@ -146,7 +151,7 @@ def test_weights_lie_in_the_mapped_file(device):
     gguf = open_gguf(DEMO)
     weights = DrafterWeights(device, gguf, DrafterConfig.from_gguf(gguf))
     assert weights.fusion.shape == (256, 768)
-    assert weights.layers[1].mixer.query.shape == (512, 256)
+    assert weights.layers[1].attention.query.shape == (512, 256)
     assert weights.layers[0].ffn_down.type is TensorType.Q8_0
     weights.close()
     gguf.close()
