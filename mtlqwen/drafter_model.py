@@ -23,6 +23,8 @@ class DrafterMemory:
 
     rope: Memory  # f32 [max_context, head_dim]: cosines then sines
     caches: Sequence[AttentionCache]
+    features: Memory  # f32 [.., taps * hidden]: what the target left
+    feature_rows: Memory  # i32 [R]: where the features of each row to inject lie
     logits: Memory  # f32 [max_logit_rows, num_vocab_rows]
     argmax: Memory  # i32 [max_logit_rows]
     target_rows: Memory  # i32 [max_logit_rows]: where each draft goes in target_ids
@@ -30,9 +32,11 @@ class DrafterMemory:
 
 
 def inject_context(
-    k: CpuKernels, w: DrafterWeights, c: DrafterConfig, features: Value, memory: DrafterMemory
+    k: CpuKernels, w: DrafterWeights, c: DrafterConfig, memory: DrafterMemory
 ) -> None:
-    """Keys and values of each layer at the target's positions, from features [R, taps * hidden]."""
+    """Keys and values of each layer at the positions of a batch of features."""
+    dim = len(c.taps) * c.hidden_dim
+    features = k.gather_features(memory.features, dim, memory.feature_rows)
     f = k.rmsnorm(k.linear(features, w.fusion), w.fusion_norm, eps=c.norm_eps)
     for layer, cache in zip(w.layers, memory.caches, strict=True):
         mixer = layer.attention

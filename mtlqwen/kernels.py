@@ -159,10 +159,11 @@ class CpuKernels:
         return y
 
     def gather_logit_rows(self, x: Value) -> Value:
-        y = self._value(LOGIT_ROWS, x.dim)
-        args = struct.pack("=II", x.dim, LOGIT_ROWS)
-        self._run("gather", args, self.batch.logit_rows, x, y, out=(y,))
-        return y
+        return self._gather(x, x.dim, self.batch.logit_rows, LOGIT_ROWS)
+
+    def gather_features(self, features: Memory, dim: int, feature_rows: Memory) -> Value:
+        """The features [.., dim] of each row of this batch."""
+        return self._gather(features, dim, feature_rows, ROWS)
 
     def swiglu(self, gate: Value, up: Value) -> Value:
         y = self._value(gate.rows, gate.dim)
@@ -292,12 +293,8 @@ class CpuKernels:
         args = struct.pack("=III", c.num_tokens, c.num_vocab_rows, LOGIT_ROWS)
         self._run("argmax", args, logits, ids, out=(ids,))
 
-    def features(self, num_taps: int, dim: int) -> Value:
-        """Room for the hidden states that `tap` puts side by side."""
-        return self._value(ROWS, num_taps * dim)
-
-    def tap(self, x: Value, features: Value | Memory, tap: int, num_taps: int) -> None:
-        """Copies x to its columns of features [rows, num_taps * dim]."""
+    def tap(self, x: Value, features: Memory, tap: int, num_taps: int) -> None:
+        """Copies x to its columns of features [.., num_taps * dim], from the header's row on."""
         args = struct.pack("=IIII", x.dim, x.rows, num_taps * x.dim, tap * x.dim)
         self._run("tap", args, x, features, out=(features,))
 
@@ -338,6 +335,11 @@ class CpuKernels:
     def _heads(self) -> AttentionHeads:
         c = self.config
         return AttentionHeads(c.num_heads, c.num_kv_heads, c.head_dim, c.rotary_dim, c.norm_eps)
+
+    def _gather(self, x: Value | Memory, dim: int, indices: Memory, rows: int) -> Value:
+        y = self._value(rows, dim)
+        self._run("gather", struct.pack("=II", dim, rows), indices, x, y, out=(y,))
+        return y
 
     def _rotary(
         self,
