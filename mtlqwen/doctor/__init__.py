@@ -10,12 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import __version__, abi
-from .device import Device
-from .errors import MtlqError
-from .generation import Completion
-from .llm import LLM
-from .sampling import SamplingParams
+from .. import __version__, abi
+from ..device import Device
+from ..errors import MtlqError
+from ..generation import Completion
+from ..gguf import open_gguf
+from ..llm import LLM
+from ..load import demo_model_path
+from ..sampling import SamplingParams
+from .kernels import check_kernels, head_bandwidth
 
 PROMPT = "Tell me a story about a fox and a lantern."
 STORE = """
@@ -30,6 +33,7 @@ kernel void store(device uint *x [[buffer(0)]], constant uint &first [[buffer(30
 NUM_WORDS = 32
 MAX_GAP = 0.05  # of the two best logits: the cpu quantises activations, Metal does not
 FIRST = 1000
+HEAD = (248_320, 1024)  # of a model of 0.8 billion parameters: larger than any cache
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,11 @@ class Finding:
     detail: str
 
 
-def examine(kind: str, num_tokens: int = 64) -> Iterator[Finding]:
-    """The checks in order; after one that fails only what does not need it goes on."""
+def examine(kind: str, num_tokens: int = 64, head: tuple[int, int] = HEAD) -> Iterator[Finding]:
+    """The checks in order; after one that fails only what does not need it goes on.
+
+    head: rows and columns of the matrix whose bandwidth is measured.
+    """
     yield Finding("system", True, f"mtlqwen {__version__}, {platform.platform()}")
     try:
         device = Device.open(kind)
@@ -57,11 +64,27 @@ def examine(kind: str, num_tokens: int = 64) -> Iterator[Finding]:
             f"{info.name}, {info.isa}, {info.memory_bytes / 2**30:.1f} GiB, buffers of at most "
             f"{info.max_buffer_bytes / 2**30:.1f} GiB",
         )
-        pages = info.sparse_page_bytes
         if kind == "metal":
             yield _attempt("sparse memory", lambda: _check_sparse(device))
-    if pages:
-        yield from _check_model(kind, num_tokens)
+        if not info.sparse_page_bytes:
+            return
+        yield from _check_kernels(device)
+        yield _attempt("bandwidth", lambda: _measure_head(device, *head))
+    yield from _check_model(kind, num_tokens)
+
+
+def _check_kernels(device: Device) -> Iterator[Finding]:
+    """The cpu is compared with its own portable kernels, every other device with the cpu."""
+    isa = "portable" if device.kind == "cpu" else None
+    with Device.open("cpu", isa=isa) as reference, open_gguf(demo_model_path()) as gguf:
+        for outcome in check_kernels(device, reference, gguf):
+            yield Finding(f"kernel {outcome.case.name}", outcome.is_right, str(outcome))
+
+
+def _measure_head(device: Device, num_rows: int, dim: int) -> tuple[bool, str]:
+    with open_gguf(demo_model_path()) as gguf:
+        speed = head_bandwidth(device, gguf, num_rows, dim)
+    return True, f"{speed:.1f} GB/s over a head of {num_rows:,} x {dim:,} in Q8_0"
 
 
 def _attempt(what: str, check: Callable[[], tuple[bool, str]]) -> Finding:
