@@ -24,6 +24,7 @@ K_TYPES = frozenset({"q4_k", "q5_k", "q6_k", "iq4_xs"})  # in blocks of 256
 LINEAR_VALUES = 256  # that the lanes of a SIMD group read of a row of W in one step
 HEAD_DIMS = (128, 256)  # of attention: drafters have 128
 KEY_DIM = 128  # of the delta rule
+TAPE = 0  # layout of what it records (kernels/args.h)
 BLOCK_TOKENS = 128
 MAX_CONV_HEAD_DIM = 128
 
@@ -168,27 +169,42 @@ def attention_workspace_bytes(gpu: Gpu, num_heads: int, head_dim: int, max_seque
     return max_sequences * MAX_DECODE_ROWS * num_heads * gpu.num_splits * 4 * (head_dim + 2)
 
 
-def conv(num_channels: int, head_dim: int, max_rows: int) -> Launch:
+def conv(
+    num_channels: int, head_dim: int, tape_row_floats: int, max_rows: int, max_sequences: int
+) -> Launch:
+    """Rows, and the new tail of each sequence, of which some may have no rows."""
     if head_dim > MAX_CONV_HEAD_DIM or head_dim % 4 or num_channels % 4:
         raise ModelError(
             f"convolution over {num_channels} channels in heads of {head_dim}: the Metal kernel "
             f"has heads of at most {MAX_CONV_HEAD_DIM} and multiples of 4"
         )
-    grid = (_ceil(num_channels, 4 * head_dim), max_rows, 1)
-    return Launch("conv", "conv", grid, 128, row_axis=1)
+    _check_multiple("the tape", tape_row_floats, 4)
+    grid = (_ceil(num_channels, 4 * head_dim), max_sequences + max_rows, 1)
+    return Launch("conv", "conv", grid, 128)
 
 
 def delta(
-    num_value_heads: int, key_dim: int, value_dim: int, max_rows: int, max_sequences: int
+    num_value_heads: int,
+    key_dim: int,
+    value_dim: int,
+    tape_row_floats: int,
+    layout: int,
+    max_rows: int,
+    max_sequences: int,
 ) -> list[Launch]:
-    """The recurrence for sequences of few rows; chunks for the others, if any can have that
-    many.
+    """The recurrence for sequences of few rows and for those that verify a draft; chunks for the
+    others, if any can have that many.
     """
     if key_dim != KEY_DIM or value_dim % 32:
         raise ModelError(
             f"delta rule with keys of {key_dim} and values of {value_dim}: the Metal kernels "
             f"have keys of {KEY_DIM} and values of a multiple of 32"
         )
+    if layout != TAPE:
+        raise ModelError(
+            f"a tape of layout {layout} (states): the Metal kernels record layout {TAPE} alone"
+        )
+    _check_multiple("the tape", tape_row_floats, 4)
     grid = (value_dim // 32, num_value_heads, max_sequences)
     constants = ((0, MAX_RECURRENT_ROWS),)
     launches = [Launch("delta", "delta", grid, 128, constants)]

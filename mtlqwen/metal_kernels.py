@@ -146,8 +146,10 @@ _GEOMETRY: dict[
     "attention": lambda k, w, _: geometry.attention(
         k.gpu, w[0], w[1], w[2], k._capacity(ROWS), k.max_sequences
     ),
-    "conv": lambda k, w, _: geometry.conv(w[0], w[2], k._capacity(ROWS)),
-    "delta": lambda k, w, _: geometry.delta(w[1], w[2], w[3], k._capacity(ROWS), k.max_sequences),
+    "conv": lambda k, w, _: geometry.conv(w[0], w[2], w[14], k._capacity(ROWS), k.max_sequences),
+    "delta": lambda k, w, _: geometry.delta(
+        w[1], w[2], w[3], w[12], w[14], k._capacity(ROWS), k.max_sequences
+    ),
     "gated_norm": lambda k, w, _: geometry.gated_norm(w[0], w[1], k._capacity(w[2])),
     "argmax": lambda k, w, _: geometry.argmax(w[0], k._capacity(w[2])),
 }

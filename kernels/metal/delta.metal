@@ -1,14 +1,11 @@
-#include "sequences.h"
+#include "delta.h"
 
-/* The recurrent form, for sequences of at most MAX_ROWS rows; delta_chunk takes the longer ones.
+/* The recurrent form; delta_chunk takes the long sequences.
  *
  * Grid: value_dim / 32, value heads, sequences; 128 threads. A SIMD group has eight columns of
  * the state: lane = 8 * part + column holds rows [32 part, 32 part + 32) of one column, so a sum
  * over the key index takes two shuffles and nothing waits at a barrier. key_dim = 128. */
 
-constant uint MAX_ROWS [[function_constant(0)]];
-
-#define KEY_DIM 128
 #define VECTORS 8 /* of four state rows that a lane holds */
 
 /* Sum over the four parts of a column. */
@@ -16,6 +13,29 @@ inline float sum_of_parts(float value)
 {
     value += simd_shuffle_xor(value, 8);
     return value + simd_shuffle_xor(value, 16);
+}
+
+/* A lane's part of a column; stride from one row of the state to the next. */
+struct delta_state {
+    float4 rows[VECTORS];
+};
+
+inline void load_state(thread delta_state &state, device const float *source, uint stride)
+{
+    UNROLL
+    for (uint i = 0; i < VECTORS; ++i, source += 4 * stride)
+        state.rows[i] = float4(source[0], source[stride], source[2 * stride], source[3 * stride]);
+}
+
+inline void store_state(thread const delta_state &state, device float *target, uint stride)
+{
+    UNROLL
+    for (uint i = 0; i < VECTORS; ++i, target += 4 * stride) {
+        target[0] = state.rows[i].x;
+        target[stride] = state.rows[i].y;
+        target[2 * stride] = state.rows[i].z;
+        target[3 * stride] = state.rows[i].w;
+    }
 }
 
 kernel void delta(device const uint *header [[buffer(0)]],
@@ -30,6 +50,9 @@ kernel void delta(device const uint *header [[buffer(0)]],
                   device const float *dt_bias [[buffer(9)]],
                   device float *states [[buffer(10)]],
                   device float *o [[buffer(11)]],
+                  device const int *bound [[buffer(12)]],
+                  device const int *pending [[buffer(13)]],
+                  device float *tape [[buffer(14)]],
                   constant mtlq_delta_args &args [[buffer(ARGS)]],
                   uint3 group [[threadgroup_position_in_grid]],
                   uint lane [[thread_index_in_simdgroup]],
@@ -40,27 +63,43 @@ kernel void delta(device const uint *header [[buffer(0)]],
         return;
     const uint first_row = uint(query_start_loc[sequence]);
     const uint end_row = uint(query_start_loc[sequence + 1]);
-    if (end_row - first_row > MAX_ROWS)
+    const bool records = bound[sequence] != MTLQ_UNBOUND;
+    if (is_chunked(end_row - first_row, bound[sequence]))
         return;
     const uint dv = args.value_dim, num_heads = args.num_value_heads, num_key = args.num_key_heads;
     const uint part = lane / 8, column = 32 * group.x + 8 * simdgroup + lane % 8;
-    const uint slot = uint(sequence_slots[sequence]), current = uint(bank[sequence]);
+    const uint slot = uint(sequence_slots[sequence]), old_bank = uint(bank[sequence]);
     const ulong place = ulong(head) * KEY_DIM * dv + 32 * part * dv + column;
-    device const float *old_state =
-        states + bank_offset(current, slot, args.bank_stride, args.slot_stride) + place;
     device float *new_state =
-        states + bank_offset(1 - current, slot, args.bank_stride, args.slot_stride) + place;
+        states + bank_offset(1 - old_bank, slot, args.bank_stride, args.slot_stride) + place;
+    const tape_row at = tape_row_of(args, head);
 
-    float4 state[VECTORS];
-    const bool is_fresh = batched_kv_valid[sequence] == 0;
+    delta_state state;
     UNROLL
-    for (uint i = 0; i < VECTORS; ++i) {
-        device const float *s = old_state + 4 * i * dv;
-        state[i] = is_fresh ? float4(0.0f) : float4(s[0], s[dv], s[2 * dv], s[3 * dv]);
+    for (uint i = 0; i < VECTORS; ++i)
+        state.rows[i] = float4(0.0f);
+    if (batched_kv_valid[sequence] > 0) {
+        load_state(state,
+                   states + bank_offset(old_bank, slot, args.bank_stride, args.slot_stride) + place,
+                   dv);
+        device const float *replayed =
+            tape + bank_offset(old_bank, slot, args.tape_bank_stride, args.tape_slot_stride);
+        for (int t = 0; t < pending[sequence]; ++t, replayed += args.tape_row_stride) {
+            device const float4 *k = (device const float4 *)(replayed + at.k + 32 * part);
+            const float decay = replayed[at.decay], d = replayed[at.d + column];
+            UNROLL
+            for (uint i = 0; i < VECTORS; ++i)
+                state.rows[i] = state.rows[i] * decay + k[i] * d;
+        }
     }
+    if (records)
+        store_state(state, new_state, dv);
+
     const uint num_channels = 2 * num_key * KEY_DIM + num_heads * dv;
     const uint key_head = head % num_key;
-    for (uint row = first_row; row < end_row; ++row) {
+    device float *record = tape + bank_offset(1 - old_bank, records ? uint(bound[sequence]) : 0,
+                                              args.tape_bank_stride, args.tape_slot_stride);
+    for (uint row = first_row; row < end_row; ++row, record += args.tape_row_stride) {
         device const float *channels = y + ulong(row) * num_channels;
         device const float4 *q = (device const float4 *)(channels + key_head * KEY_DIM + 32 * part);
         device const float4 *k = q + num_key * KEY_DIM / 4;
@@ -71,26 +110,29 @@ kernel void delta(device const uint *header [[buffer(0)]],
         float recalled = 0.0f;
         UNROLL
         for (uint i = 0; i < VECTORS; ++i) {
-            state[i] = state[i] * decay;
-            recalled += dot(state[i], k[i]);
+            state.rows[i] = state.rows[i] * decay;
+            recalled += dot(state.rows[i], k[i]);
         }
         const float d = sigmoid(b[gate]) * (v - sum_of_parts(recalled));
         float out = 0.0f;
         UNROLL
         for (uint i = 0; i < VECTORS; ++i) {
-            state[i] = state[i] + k[i] * d;
-            out += dot(state[i], q[i]);
+            state.rows[i] = state.rows[i] + k[i] * d;
+            out += dot(state.rows[i], q[i]);
         }
         out = sum_of_parts(out);
         if (part == 0)
             o[ulong(row) * num_heads * dv + head * dv + column] = out;
+        if (records && part == 0)
+            record[at.d + column] = d;
+        /* k and the decay are the same for all columns, k for all value heads of a key head. */
+        if (records && group.x == 0 && simdgroup == 0) {
+            if (lane == 0)
+                record[at.decay] = decay;
+            if (head < num_key)
+                ((device float4 *)(record + at.k))[lane] = k[lane % 8];
+        }
     }
-    UNROLL
-    for (uint i = 0; i < VECTORS; ++i) {
-        device float *s = new_state + 4 * i * dv;
-        s[0] = state[i].x;
-        s[dv] = state[i].y;
-        s[2 * dv] = state[i].z;
-        s[3 * dv] = state[i].w;
-    }
+    if (!records)
+        store_state(state, new_state, dv);
 }

@@ -1,7 +1,7 @@
+#include "delta.h"
 #include "matrix.h"
-#include "sequences.h"
 
-/* The chunked form of the gated delta rule, for sequences of more than MAX_ROWS rows.
+/* The chunked form of the gated delta rule, for long sequences that verify no draft.
  *
  * With G the running sum of g in a chunk of 32 tokens, D_ij = exp(G_i - G_j) for i >= j, and S
  * the state:
@@ -14,9 +14,6 @@
  * S in registers; A, P and the inverses of the 8x8 blocks on the diagonal of I + A are made
  * together. */
 
-constant uint MAX_ROWS [[function_constant(0)]];
-
-#define KEY_DIM 128
 #define CHUNK 32
 #define TILES 4 /* of eight tokens in a chunk */
 #define NUM_PAIRS 10 /* of tiles (i, j) with i >= j */
@@ -157,6 +154,19 @@ inline void update_state(delta_chunk_rows rows, threadgroup const delta_chunk_ga
     }
 }
 
+/* S = decay S + k d^T, as the recurrent form does it. */
+inline void replay_row(thread simdgroup_float8x8 (&state)[KEY_DIM / 8], device const float *k,
+                       device const float *d, float decay, uint lane)
+{
+    const float near = d[matrix_column(lane)], far = d[matrix_column(lane) + 1];
+    UNROLL
+    for (uint i = 0; i < KEY_DIM / 8; ++i) {
+        const float key = k[8 * i + matrix_row(lane)];
+        state[i].thread_elements()[0] = state[i].thread_elements()[0] * decay + key * near;
+        state[i].thread_elements()[1] = state[i].thread_elements()[1] * decay + key * far;
+    }
+}
+
 kernel void delta_chunk(device const uint *header [[buffer(0)]],
                         device const int *query_start_loc [[buffer(1)]],
                         device const int *sequence_slots [[buffer(2)]],
@@ -169,6 +179,9 @@ kernel void delta_chunk(device const uint *header [[buffer(0)]],
                         device const float *dt_bias [[buffer(9)]],
                         device float *states [[buffer(10)]],
                         device float *o [[buffer(11)]],
+                        device const int *bound [[buffer(12)]],
+                        device const int *pending [[buffer(13)]],
+                        device const float *tape [[buffer(14)]],
                         constant mtlq_delta_args &args [[buffer(ARGS)]],
                         uint3 group [[threadgroup_position_in_grid]],
                         uint lane [[thread_index_in_simdgroup]],
@@ -185,16 +198,16 @@ kernel void delta_chunk(device const uint *header [[buffer(0)]],
         return;
     const uint first_row = uint(query_start_loc[sequence]);
     const uint num_rows = uint(query_start_loc[sequence + 1]) - first_row;
-    if (num_rows <= MAX_ROWS)
+    if (!is_chunked(num_rows, bound[sequence]))
         return;
     const uint dv = args.value_dim, num_heads = args.num_value_heads, num_key = args.num_key_heads;
     const uint column = 8 * (group.x * num_simdgroups + simdgroup);
-    const uint slot = uint(sequence_slots[sequence]), current = uint(bank[sequence]);
+    const uint slot = uint(sequence_slots[sequence]), old_bank = uint(bank[sequence]);
     const ulong place = ulong(head) * KEY_DIM * dv + column;
     device const float *old_state =
-        states + bank_offset(current, slot, args.bank_stride, args.slot_stride) + place;
+        states + bank_offset(old_bank, slot, args.bank_stride, args.slot_stride) + place;
     device float *new_state =
-        states + bank_offset(1 - current, slot, args.bank_stride, args.slot_stride) + place;
+        states + bank_offset(1 - old_bank, slot, args.bank_stride, args.slot_stride) + place;
 
     simdgroup_float8x8 state[KEY_DIM / 8], n[TILES];
     UNROLL
@@ -202,6 +215,13 @@ kernel void delta_chunk(device const uint *header [[buffer(0)]],
         state[d] = zero_matrix();
         if (batched_kv_valid[sequence] > 0)
             simdgroup_load(state[d], old_state + 8 * d * dv, dv);
+    }
+    if (batched_kv_valid[sequence] > 0) {
+        const tape_row at = tape_row_of(args, head);
+        device const float *replayed =
+            tape + bank_offset(old_bank, slot, args.tape_bank_stride, args.tape_slot_stride);
+        for (int t = 0; t < pending[sequence]; ++t, replayed += args.tape_row_stride)
+            replay_row(state, replayed + at.k, replayed + at.d + column, replayed[at.decay], lane);
     }
     delta_chunk_rows rows;
     rows.stride = 2 * num_key * KEY_DIM + num_heads * dv;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,13 +19,15 @@ EPS = 1e-6
 @dataclass
 class Batch:
     """Packed sequences: rows of this step and positions cached before it, each in a slot of its
-    own.
+    own; which verify a draft, and how many rows of their tapes are to be replayed.
     """
 
     counts: list[int]
     kv_valid: list[int]
     slots: list[int]
     max_context: int = 512
+    bound: tuple[int, ...] = ()  # indices of sequences
+    pending: dict[int, int] = field(default_factory=dict)  # of a sequence
 
     @property
     def rows(self) -> int:
@@ -38,6 +40,12 @@ class Batch:
             "sequence_slots": np.array(self.slots, np.int32),
             "batched_kv_valid": np.array(self.kv_valid, np.int32),
             "bank": np.array([s % 2 for s in range(len(self.counts))], np.int32),
+            "state": np.array(
+                [slot if s in self.bound else -1 for s, slot in enumerate(self.slots)], np.int32
+            ),
+            "pending": np.array(
+                [self.pending.get(s, 0) for s in range(len(self.counts))], np.int32
+            ),
             "row_sequence": np.repeat(np.arange(len(self.counts)), self.counts).astype(np.int32),
             "positions": np.concatenate(
                 [v + np.arange(n) for v, n in zip(self.kv_valid, self.counts, strict=True)]
@@ -45,8 +53,11 @@ class Batch:
         }
 
     def label(self) -> str:
-        pairs = zip(self.kv_valid, self.counts, strict=True)
-        return " ".join(f"{valid}+{count}" for valid, count in pairs)
+        words = []
+        for s, (valid, count) in enumerate(zip(self.kv_valid, self.counts, strict=True)):
+            replayed = f"({self.pending[s]} replayed)" if s in self.pending else ""
+            words.append(f"{valid}{replayed}+{count}{' draft' * (s in self.bound)}")
+        return " ".join(words)
 
 
 def rotary_case(
@@ -171,6 +182,20 @@ def attention_case(heads: Heads, batch: Batch, max_splits: int = 128, spare_rows
     return case
 
 
+TAPE_ROWS = 18
+
+
+def new_tape(num_slots: int, num_floats: int) -> tuple[np.ndarray, np.ndarray]:
+    """A tape [bank, slot, row, stride] at the start, and what is expected of it: all NaN."""
+    shape = 2, num_slots, TAPE_ROWS, -(-num_floats // 4) * 4 + 4
+    return np.full(shape, np.nan, np.float32), np.full(shape, np.nan)
+
+
+def strides(memory: np.ndarray) -> list[int]:
+    """Of all axes, in elements."""
+    return [stride // memory.itemsize for stride in memory.strides]
+
+
 def conv_case(key_heads: int, v_channels: int, batch: Batch, head_dim: int = 128) -> Case:
     channels = 2 * key_heads * head_dim + v_channels
     case = Case(f"conv {channels} channels, {key_heads} heads of {head_dim}, {batch.label()}", 2e-6)
@@ -179,17 +204,24 @@ def conv_case(key_heads: int, v_channels: int, batch: Batch, head_dim: int = 128
     num_slots = max(batch.slots) + 1
     tails = np.full((2, num_slots, 3, channels), np.nan, np.float32)
     tails_expected = np.full(tails.shape, np.nan)
+    tape, tape_expected = new_tape(num_slots, channels)
     y = np.empty((rows, channels))
     for s, slot in enumerate(batch.slots):
         first, end = a["query_start_loc"][s : s + 2]
-        bank = a["bank"][s]
-        old = np.zeros((3, channels))
+        bank, count = a["bank"][s], a["pending"][s]
+        before = np.zeros((3, channels))
         if batch.kv_valid[s]:
-            old = tails[bank, slot] = tails_expected[bank, slot] = normal(rng, 3, channels)
-        window = np.concatenate([old, u[first:end]]).astype(float)
-        tails_expected[1 - bank, slot] = window[-3:]
-        for row in range(first, end):
-            x = (window[row - first : row - first + 4] * w).sum(0)
+            before = tails[bank, slot] = tails_expected[bank, slot] = normal(rng, 3, channels)
+        replayed = normal(rng, count, channels)
+        for memory in (tape, tape_expected):
+            memory[bank, slot, :count, :channels] = replayed
+        window = np.concatenate([before, replayed, u[first:end]]).astype(float)
+        is_bound = s in batch.bound
+        tails_expected[1 - bank, slot] = window[count : count + 3] if is_bound else window[-3:]
+        if is_bound:
+            tape_expected[1 - bank, slot, : end - first, :channels] = u[first:end]
+        for t, row in enumerate(range(first, end)):
+            x = (window[count + t : count + t + 4] * w).sum(0)
             y[row] = x * sigmoid(x)
     heads = y[:, : 2 * key_heads * head_dim].reshape(rows, 2, key_heads, head_dim)
     heads /= np.sqrt((heads**2).sum(-1, keepdims=True) + EPS)
@@ -197,13 +229,34 @@ def conv_case(key_heads: int, v_channels: int, batch: Batch, head_dim: int = 128
     names = ("header", "query_start_loc", "sequence_slots", "batched_kv_valid", "bank")
     bindings = [case.input(a[name]) for name in names] + [case.input(u), case.input(w)]
     bindings += [case.output(tails_expected, tails), case.output(guarded(y))]
+    bindings += [case.input(a["state"]), case.input(a["pending"])]
+    bindings += [case.output(tape_expected, tape)]
     args = struct.pack(
-        "=IIIffIQQ",
+        "=IIIffI5Q",
         *(channels, key_heads, head_dim, EPS, head_dim**-0.5, 0),
-        *(num_slots * 3 * channels, 3 * channels),
+        *(*strides(tails)[:2], *strides(tape)[:3]),
     )
-    case.launch(geometry.conv(channels, head_dim, rows + GUARD_ROWS), args, *bindings)
+    launch = geometry.conv(
+        channels, head_dim, tape.shape[-1], rows + GUARD_ROWS, len(batch.slots) + 1
+    )
+    case.launch(launch, args, *bindings)
     return case
+
+
+@dataclass
+class DeltaHead:
+    """The delta rule of one value head, row by row in float64."""
+
+    state: np.ndarray  # [KEY, dv]
+
+    def replay(self, k: np.ndarray, d: np.ndarray, decay: float) -> None:
+        self.state = decay * self.state + np.outer(k, d)
+
+    def step(self, k: np.ndarray, v: np.ndarray, decay: float, beta: float) -> np.ndarray:
+        """Returns d."""
+        d = beta * (v - decay * (k @ self.state))
+        self.replay(k, d, decay)
+        return d
 
 
 def delta_case(key_heads: int, value_heads: int, batch: Batch, spare_rows: int = 2) -> Case:
@@ -221,36 +274,57 @@ def delta_case(key_heads: int, value_heads: int, batch: Batch, spare_rows: int =
     num_slots = max(batch.slots) + 1
     states = np.full((2, num_slots, value_heads, KEY, dv), np.nan, np.float32)
     states_expected = np.full(states.shape, np.nan)
+    num_k, num_d = key_heads * KEY, value_heads * dv
+    tape, tape_expected = new_tape(num_slots, num_k + num_d + value_heads)
     o = np.empty((rows, value_heads, dv))
     decay = np.exp(ssm_a.astype(float) * np.log1p(np.exp(alpha.astype(float) + dt_bias)))
     beta = sigmoid(b.astype(float))
     for s, slot in enumerate(batch.slots):
         first, end = a["query_start_loc"][s : s + 2]
         bank = a["bank"][s]
-        state = np.zeros((value_heads, KEY, dv))
-        if batch.kv_valid[s]:
-            state = normal(rng, value_heads, KEY, dv).astype(float)
-            states[bank, slot] = states_expected[bank, slot] = state.astype(np.float32)
-        for row in range(first, end):
-            for h in range(value_heads):
-                key, query = (
-                    k[row, h % key_heads].astype(float),
-                    q[row, h % key_heads].astype(float),
-                )
+        for t in range(a["pending"][s]):
+            row = normal(rng, num_k + num_d + value_heads)
+            row[:num_k] /= np.linalg.norm(row[:num_k]) / np.sqrt(key_heads)
+            row[num_k + num_d :] = sigmoid(row[num_k + num_d :])
+            tape[bank, slot, t, : len(row)] = tape_expected[bank, slot, t, : len(row)] = row
+        for h in range(value_heads):
+            head, key = DeltaHead(np.zeros((KEY, dv))), h % key_heads
+            if batch.kv_valid[s]:
+                states[bank, slot, h] = normal(rng, KEY, dv)
+                head.state = states[bank, slot, h].astype(float)
+                states_expected[bank, slot, h] = head.state
+            for t in range(a["pending"][s]):
+                row = tape[bank, slot, t].astype(float)
+                d = row[num_k + h * dv : num_k + (h + 1) * dv]
+                head.replay(row[key * KEY : (key + 1) * KEY], d, row[num_k + num_d + h])
+            states_expected[1 - bank, slot, h] = head.state
+            for t, row in enumerate(range(first, end)):
                 value = v[row, h * dv : (h + 1) * dv]
-                state[h] *= decay[row, h]
-                state[h] += np.outer(key, beta[row, h] * (value - key @ state[h]))
-                o[row, h] = query @ state[h]
-        states_expected[1 - bank, slot] = state
+                d = head.step(k[row, key].astype(float), value, decay[row, h], beta[row, h])
+                o[row, h] = q[row, key] @ head.state
+                if s in batch.bound:
+                    target = tape_expected[1 - bank, slot, t]
+                    target[key * KEY : (key + 1) * KEY] = k[row, key]
+                    target[num_k + h * dv : num_k + (h + 1) * dv] = d
+                    target[num_k + num_d + h] = decay[row, h]
+            if s not in batch.bound:
+                states_expected[1 - bank, slot, h] = head.state
     names = ("header", "query_start_loc", "sequence_slots", "batched_kv_valid", "bank")
     bindings = [case.input(a[name]) for name in names]
     bindings += [case.input(x) for x in (y, alpha, b, ssm_a, dt_bias)]
     bindings += [case.output(states_expected, states), case.output(guarded(o))]
-    slot_stride = value_heads * KEY * dv
+    bindings += [case.input(a["state"]), case.input(a["pending"])]
+    bindings += [case.output(tape_expected, tape)]
     args = struct.pack(
-        "=4I2Q", key_heads, value_heads, KEY, dv, num_slots * slot_stride, slot_stride
+        "=4I5Q2I",
+        *(key_heads, value_heads, KEY, dv),
+        *(*strides(states)[:2], *strides(tape)[:3]),
+        *(geometry.TAPE, 0),
     )
-    launches = geometry.delta(value_heads, KEY, dv, rows + spare_rows, len(batch.counts) + 1)
+    launches = geometry.delta(
+        *(value_heads, KEY, dv, tape.shape[-1], geometry.TAPE),
+        *(rows + spare_rows, len(batch.counts) + 1),
+    )
     case.launch(launches, args, *bindings)
     return case
 
@@ -287,16 +361,27 @@ def all_cases() -> list[Case]:
     cases += [rotary_case(0, 2, packed, 128, 128, gated=False)]
     cases += attention_cases()
 
+    # Drafts, tapes to replay, and a sequence that does nothing else.
+    drafts = Batch(
+        [3, 0, 16, 1, 2],
+        [9, 4, 130, 5, 0],
+        [1, 0, 2, 4, 3],
+        bound=(0, 2, 4),
+        pending={0: 2, 1: 16, 3: 5},
+    )
     cases += [
         conv_case(2, 512, packed),
         conv_case(1, 64, Batch([2, 1, 5], [3, 0, 9], [0, 2, 1]), 64),
+        conv_case(1, 200, Batch([4], [0], [0]), 128),
+        conv_case(1, 200, drafts),
+        conv_case(2, 64, Batch([0], [8], [1], pending={0: 1}), 64),
     ]
-    cases += [conv_case(1, 200, Batch([4], [0], [0]), 128)]
-
-    cases += [delta_case(1, 2, Batch([1, 3, 16], [9, 0, 5], [1, 0, 2]))]
-    cases += [delta_case(2, 4, Batch([1], [0], [0]), 0)]
     cases += [
+        delta_case(1, 2, Batch([1, 3, 16], [9, 0, 5], [1, 0, 2])),
+        delta_case(2, 4, Batch([1], [0], [0]), 0),
         delta_case(1, 1, Batch([32], [4], [0])),
         delta_case(1, 2, Batch([17, 2, 77], [0, 8, 1], [0, 2, 1])),
+        delta_case(2, 4, drafts),
+        delta_case(1, 2, Batch([18, 40, 0], [5, 7, 1], [2, 0, 1], 512, (0,), {1: 3, 2: 1})),
     ]
     return cases

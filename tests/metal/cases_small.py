@@ -13,6 +13,7 @@ Batch = sequences.Batch
 
 def small_cases() -> dict[str, list[Case]]:
     linear, heads = rows.linear_case, sequences.Heads
+    drafts = Batch([2, 0, 18], [9, 4, 3], [1, 0, 2], bound=(0,), pending={0: 2, 1: 3, 2: 1})
     drafter = heads(4, 2, 128, gated=False, causal=False, window=70)
     mixed = Batch([1, 6, 2], [130, 0, 125], [2, 0, 1], 256)
     return {
@@ -38,6 +39,9 @@ def small_cases() -> dict[str, list[Case]]:
             sequences.attention_case(heads(4, 2), Batch([6, 5], [60, 125], [1, 0], 256)),
             sequences.attention_case(drafter, Batch([3, 6], [130, 130], [1, 0], 256)),
         ],
-        "conv": [sequences.conv_case(1, 200, mixed)],
-        "delta": [sequences.delta_case(1, 1, Batch([2, 35, 1], [3, 0, 0], [1, 0, 2]))],
+        "conv": [sequences.conv_case(1, 200, mixed), sequences.conv_case(1, 200, drafts)],
+        "delta": [
+            sequences.delta_case(1, 1, Batch([2, 35, 1], [3, 0, 0], [1, 0, 2])),
+            sequences.delta_case(2, 2, drafts),
+        ],
     }

@@ -9,9 +9,12 @@ import pytest
 
 from .case_file import Case, KernelFailure, run_cases
 from .cases_small import small_cases
-from .mutants import MUTANTS, Mutant
+from .mutant import Mutant
+from .mutants_rows import MUTANTS as ROW_MUTANTS
+from .mutants_sequences import MUTANTS as SEQUENCE_MUTANTS
 
 CASES = small_cases()
+MUTANTS = ROW_MUTANTS + SEQUENCE_MUTANTS
 
 REPORTS = {
     "tsan": "ThreadSanitizer: data race",

@@ -86,14 +86,18 @@ def test_geometry_names_every_kernel_and_no_other(emulator):
         ),
         *(geometry.embed(t, 256, 1) for t in geometry.TYPES),
         *(geometry.rmsnorm(256, 1), geometry.gather(256, 1), geometry.swiglu(256, 1)),
-        *(geometry.rotary(4, 1, 1), geometry.conv(512, 128, 1), geometry.gated_norm(4, 128, 1)),
+        *(
+            geometry.rotary(4, 1, 1),
+            geometry.conv(512, 128, 4, 1, 1),
+            geometry.gated_norm(4, 128, 1),
+        ),
         *(
             launch
             for dim in geometry.HEAD_DIMS
             for heads in (1, 2, 4, 6)
             for launch in geometry.attention(gpus[0], heads, 1, dim, 9, 1)
         ),
-        *geometry.delta(4, 128, 128, 33, 1),
+        *geometry.delta(4, 128, 128, 4, geometry.TAPE, 33, 1),
         *geometry.argmax(5000, 1),
     ]
     named = {(launch.library, launch.kernel) for launch in launches}
@@ -114,8 +118,11 @@ def test_geometry_names_every_kernel_and_no_other(emulator):
         lambda: geometry.embed("q8_0", 48, 1),
         lambda: geometry.attention(geometry.Gpu(), 4, 1, 64, 1, 1),
         lambda: geometry.attention(geometry.Gpu(), 5, 2, 256, 1, 1),
-        lambda: geometry.conv(512, 256, 1),
-        lambda: geometry.delta(4, 64, 128, 1, 1),
+        lambda: geometry.conv(512, 256, 4, 1, 1),
+        lambda: geometry.conv(512, 128, 6, 1, 1),
+        lambda: geometry.delta(4, 64, 128, 4, geometry.TAPE, 1, 1),
+        lambda: geometry.delta(4, 128, 128, 6, geometry.TAPE, 1, 1),
+        lambda: geometry.delta(4, 128, 128, 4, 1, 1, 1),
         lambda: geometry.rmsnorm(254, 1),
     ],
 )

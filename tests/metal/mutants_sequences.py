@@ -1,77 +1,11 @@
-"""Faults planted in our own kernels, each of which a check must catch.
-
-A mutant replaces `old`, which must occur exactly once in `file`, by `new`. `caught_by` names what
-must see it: "values" (wrong or unwritten output in a plain run), "tsan", "asan", or "error" (the
-emulator's own report).
-"""
+"""Faults planted in the kernels that work on packed sequences."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-BARRIER = "    threadgroup_barrier(mem_flags::mem_threadgroup);\n"
-
-
-@dataclass(frozen=True)
-class Mutant:
-    name: str
-    file: str
-    old: str
-    new: str
-    case: str  # key of small_cases(), with a word to pick some of them: "linear_mm q8_0"
-    caught_by: str
-
+from .mutant import BARRIER, Mutant
 
 MUTANTS = [
     # ---- barriers ----
-    Mutant(
-        "rmsnorm reads partial sums before they are written",
-        "rmsnorm.metal",
-        BARRIER,
-        "",
-        "rmsnorm",
-        "tsan",
-    ),
-    Mutant(
-        "argmax merges before its SIMD groups are done",
-        "argmax.metal",
-        "        partial[simdgroup] = best;\n" + BARRIER,
-        "        partial[simdgroup] = best;\n",
-        "argmax",
-        "tsan",
-    ),
-    Mutant(
-        "linear_mm overwrites a tile that others still read",
-        "linear_mm.metal",
-        "        Format::decode(w, k / 16 + half_step, decoded);\n    " + BARRIER,
-        "        Format::decode(w, k / 16 + half_step, decoded);\n",
-        "linear_mm q8_0",
-        "tsan",
-    ),
-    Mutant(
-        "linear_mm multiplies before the tiles are complete",
-        "linear_mm.metal",
-        "        }\n    " + BARRIER + "        UNROLL\n",
-        "        }\n        UNROLL\n",
-        "linear_mm q8_0",
-        "tsan",
-    ),
-    Mutant(
-        "linear_mm stores y over tiles that are still read",
-        "linear_mm.metal",
-        BARRIER + "    UNROLL\n    for (int t = 0; t < TOKENS / 8; ++t)\n        UNROLL",
-        "    UNROLL\n    for (int t = 0; t < TOKENS / 8; ++t)\n        UNROLL",
-        "linear_mm q8_0",
-        "tsan",
-    ),
-    Mutant(
-        "linear_mv of IQ4_XS uses the table before it is filled",
-        "linear_mv.metal",
-        "    " + BARRIER,
-        "",
-        "linear_mv iq4_xs",
-        "tsan",
-    ),
     Mutant(
         "attention_decode overwrites weights that are still read",
         "attention_decode.metal",
@@ -128,72 +62,7 @@ MUTANTS = [
         "delta",
         "error",
     ),
-    # ---- threadgroups that write the same memory ----
-    Mutant(
-        "argmax writes the best of every block to one place",
-        "argmax.metal",
-        "best_of_block[group.y * num_groups.x + group.x] = all",
-        "best_of_block[group.y * num_groups.x] = all",
-        "argmax",
-        "values",
-    ),
     # ---- bounds ----
-    Mutant(
-        "swiglu runs one vector too far",
-        "swiglu.metal",
-        "position.x >= num_vectors",
-        "position.x > num_vectors",
-        "swiglu",
-        "asan",
-    ),
-    Mutant(
-        "gather ignores the number of rows",
-        "gather.metal",
-        "row >= header[args.rows] || ",
-        "",
-        "gather",
-        "asan",
-    ),
-    Mutant(
-        "embed decodes a chunk behind the row",
-        "embed.metal",
-        "chunk >= args.dim / 16",
-        "chunk > args.dim / 16",
-        "embed q4_k",
-        "values",
-    ),
-    Mutant(
-        "linear_mv does not clamp the last rows of W",
-        "linear_mv.metal",
-        "min(uint(r), args.out_dim - 1 - first_out) * uint(args.row_bytes)",
-        "uint(r) * uint(args.row_bytes)",
-        "linear_mv q4_0",
-        "asan",
-    ),
-    Mutant(
-        "linear_mm does not clamp the last rows of W",
-        "linear_mm.metal",
-        "min(first_out + row, args.out_dim - 1) * args.row_bytes",
-        "(first_out + row) * args.row_bytes",
-        "linear_mm q8_0",
-        "asan",
-    ),
-    Mutant(
-        "linear_mm reads rows of x that the step does not have",
-        "linear_mm.metal",
-        "first_token + token < num_tokens ? source[column] : float4(0.0f)",
-        "source[column]",
-        "linear_mm q8_0",
-        "asan",
-    ),
-    Mutant(
-        "linear_mm has threadgroup memory for weights and x of seven rows",
-        "linear_mm.metal",
-        "WEIGHT_FLOATS + TOKENS * TOKEN_STRIDE,",
-        "WEIGHT_FLOATS + (TOKENS - 1) * TOKEN_STRIDE,",
-        "linear_mm q8_0",
-        "asan",
-    ),
     Mutant(
         "attention_decode reads V behind the last position",
         "attention_decode.metal",
@@ -229,62 +98,20 @@ MUTANTS = [
     Mutant(
         "conv takes the tail of a fresh sequence",
         "conv.metal",
-        "else if (batched_kv_valid[sequence] > 0)",
-        "else",
+        "if (rows.is_fresh)",
+        "if (false)",
         "conv",
         "values",
     ),
     Mutant(
         "delta takes the state of a fresh sequence",
         "delta.metal",
-        "is_fresh ? float4(0.0f) : ",
-        "",
+        "if (batched_kv_valid[sequence] > 0) {",
+        "if (true) {",
         "delta",
         "values",
     ),
-    # ---- alignment ----
-    Mutant(
-        "Q6_K is read in aligned words",
-        "formats.h",
-        "    device const ushort *halves = (device const ushort *)p;\n"
-        "    return uint(halves[0]) | uint(halves[1]) << 16;",
-        "    return *(device const uint *)p;",
-        "linear_mv q6_k",
-        "asan",
-    ),
     # ---- strides and places ----
-    Mutant(
-        "linear_mv strides by the wrong row",
-        "linear_mv.metal",
-        "ulong(min(first_token + t, num_tokens - 1)) * args.in_dim",
-        "ulong(min(first_token + t, num_tokens - 1)) * (args.in_dim - 64)",
-        "linear_mv q6_k",
-        "values",
-    ),
-    Mutant(
-        "linear_mm swaps two columns of a tile",
-        "linear_mm.metal",
-        "column[8] = T(w[i].y);\n        column[16] = T(w[i].z);",
-        "column[16] = T(w[i].y);\n        column[8] = T(w[i].z);",
-        "linear_mm q8_0",
-        "values",
-    ),
-    Mutant(
-        "Q4_K mixes the scales of its upper sub-blocks",
-        "formats.h",
-        "(rest & 0x0F0F) | (s >> 2 & 0x3030)",
-        "(rest & 0x0F0F) | (s >> 4 & 0x3030)",
-        "linear_mv q4_k",
-        "values",
-    ),
-    Mutant(
-        "Q5_K takes the fifth bit of the neighbour",
-        "units.h",
-        ">> unit % 8 / 2 * 2;",
-        ">> unit % 8 / 2;",
-        "linear_mv q5_k",
-        "values",
-    ),
     Mutant(
         "rotary appends keys as if positions were outermost",
         "rotary.metal",
@@ -358,19 +185,83 @@ MUTANTS = [
         "values",
     ),
     Mutant(
-        "gated_norm gives every head the weights of the first row",
-        "gated_norm.metal",
-        "(ulong(row) * args.num_heads + head) * num_vectors",
-        "(ulong(row) * args.num_heads + row) * num_vectors",
-        "gated_norm",
+        "conv writes the tail to the bank it reads",
+        "conv.metal",
+        "bank_offset(new_bank, slot",
+        "bank_offset(old_bank, slot",
+        "conv",
         "values",
     ),
     Mutant(
-        "conv writes the tail to the bank it reads",
+        "conv takes the tail for the rows to replay",
         "conv.metal",
-        "bank_offset(1 - current, slot",
-        "bank_offset(current, slot",
+        "    t += rows.num_pending;\n",
+        "",
+        "conv draft",
+        "values",
+    ),
+    Mutant(
+        "conv puts rows of a draft into the tail",
+        "conv.metal",
+        "is_bound ? 0 : query_start_loc",
+        "query_start_loc",
+        "conv draft",
+        "values",
+    ),
+    Mutant(
+        "conv records over the rows to replay",
+        "conv.metal",
+        "tape + bank_offset(new_bank, uint(state[sequence])",
+        "tape + bank_offset(old_bank, uint(state[sequence])",
+        "conv draft",
+        "values",
+    ),
+    Mutant(
+        "conv makes a row for each sequence too many",
+        "conv.metal",
+        "group.y >= num_sequences + header[MTLQ_ROWS]",
+        "group.y > num_sequences + header[MTLQ_ROWS]",
         "conv",
+        "asan",
+    ),
+    Mutant(
+        "delta forgets a row of the tape",
+        "delta.metal",
+        "t < pending[sequence]",
+        "t + 1 < pending[sequence]",
+        "delta draft",
+        "values",
+    ),
+    Mutant(
+        "delta keeps the rows of a draft",
+        "delta.metal",
+        "    if (!records)\n        store_state",
+        "        store_state",
+        "delta draft",
+        "values",
+    ),
+    Mutant(
+        "delta records the decayed value",
+        "delta.metal",
+        "record[at.d + column] = d;",
+        "record[at.d + column] = d * decay;",
+        "delta draft",
+        "values",
+    ),
+    Mutant(
+        "delta records k of the first value head alone",
+        "delta.metal",
+        "if (head < num_key)",
+        "if (head == 0)",
+        "delta draft",
+        "values",
+    ),
+    Mutant(
+        "delta_chunk replays before the decay",
+        "delta_chunk.metal",
+        "state[i].thread_elements()[0] * decay + key * near",
+        "(state[i].thread_elements()[0] + key * near) * decay",
+        "delta draft",
         "values",
     ),
     Mutant(
