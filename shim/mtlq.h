@@ -10,7 +10,10 @@
  *   - create/open: the caller frees. wrap: the caller keeps the memory alive until free. contents: borrowed;
  *   - free/close of NULL is a no-op. Every object counts as a user of its device, so that objects may be
  *     released in any order: the device goes when it is closed and its last object is freed;
- *   - thread classes: [any] any thread; [device] one thread at a time per device. Free and close are [any].
+ *   - thread classes: [any] any thread; [device] one thread at a time per device. Free and close are [any];
+ *   - versions: a minor version adds functions, constants and fields at the end of structs that begin with
+ *     struct_size. Nothing is changed, moved or removed without a new major version. The library takes
+ *     the smaller struct_size of an older program and reads no further; of a larger one it ignores the rest.
  * Nothing here aborts, prints, or calls back. */
 #ifndef MTLQ_H
 #define MTLQ_H
