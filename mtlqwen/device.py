@@ -7,6 +7,7 @@ collected, but must not be used after its free() or its device's close().
 from __future__ import annotations
 
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from ctypes import byref, c_ubyte, c_uint64, c_void_p, sizeof
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class DeviceInfo:
     max_mappings: int  # of the operating system, for buffers and heaps; 0 = unlimited
 
 
-class _Object:
+class _Object(ABC):
     """A handle of the shim, released once."""
 
     def __init__(self, device: Device, handle: c_void_p):
@@ -55,8 +56,9 @@ class _Object:
             self._release(self._handle)
             self._handle = None
 
+    @abstractmethod
     def _release(self, handle: c_void_p) -> None:
-        raise NotImplementedError
+        """Gives the handle back to the shim."""
 
 
 class _Memory(_Object):
@@ -81,8 +83,9 @@ class _Memory(_Object):
         memory._owner = self
         return np.ndarray(shape, dtype, buffer=memory)
 
+    @abstractmethod
     def _address(self) -> int:
-        raise NotImplementedError
+        """Where the contents begin in this process."""
 
 
 class Buffer(_Memory):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from abc import ABC, abstractmethod
 from typing import Any
 
 from mtlqwen.generation import Completion
@@ -16,7 +17,7 @@ DONE = b"data: [DONE]\n\n"
 _as_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
-class Objects:
+class Objects(ABC):
     """The objects of one answer. Events share their head: a token costs one small dump."""
 
     id_prefix: str
@@ -63,11 +64,13 @@ class Objects:
 
     _nothing: str
 
+    @abstractmethod
     def _content(self, done: Completion) -> dict[str, Any]:
-        raise NotImplementedError
+        """The members of a choice that hold the answer."""
 
+    @abstractmethod
     def _piece(self, delta: Delta) -> str:
-        raise NotImplementedError
+        """The member of a choice that holds a piece of text."""
 
 
 class ChatObjects(Objects):
