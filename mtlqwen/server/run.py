@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 import sys
@@ -44,6 +45,9 @@ def run(
     `end_answers` makes the answers end that are left after that, or at a second signal.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    # Else full collections, which hold the interpreter, go through all that loading left: 50 ms.
+    gc.collect()
+    gc.freeze()
     config = uvicorn.Config(
         app,
         log_level=log_level,
