@@ -1,6 +1,7 @@
 """Write a model with random weights and the true shapes of a published one, for benchmarks.
 
     python bench/random_model.py 0.8b OUT.gguf --type Q4_K_M
+    python bench/random_model.py 0.8b DRAFTER.gguf --drafter
 
 Weights are drawn and quantised a few rows at a time, so memory stays small. The tokenizer is a
 stub: the true size, special tokens and byte-level BPE rule, but made-up words.
@@ -19,6 +20,8 @@ import numpy as np
 from mtlqwen.config import ModelConfig, config_metadata, expected_tensors
 from mtlqwen.convert import FILE_TYPES, write_model
 from mtlqwen.convert.tensor_source import TensorSource
+from mtlqwen.drafter import DrafterConfig
+from mtlqwen.drafter import expected_tensors as expected_drafter_tensors
 
 # hidden, ffn, layers, query heads, K/V heads, DeltaNet key heads, DeltaNet value heads, tied
 SIZES = {
@@ -29,6 +32,13 @@ SIZES = {
     "9b": (4096, 12288, 32, 16, 4, 16, 32, False),
     "27b": (5120, 17408, 64, 24, 4, 16, 48, False),
 }
+# layers, query heads, K/V heads, taps: 4b as published, 0.8b scaled down with its hidden size
+DRAFTER_SIZES = {
+    "tiny": (2, 4, 2, (0, 2)),
+    "0.8b": (6, 16, 4, (1, 4, 7, 10, 13, 16, 19, 22)),
+    "4b": (6, 32, 8, (1, 5, 9, 13, 17, 21, 25, 29)),
+}
+DRAFTER_BLOCK, DRAFTER_WINDOW = 16, 4096  # tokens; all layers but the last slide
 NUM_VOCAB_ROWS = 248320
 NUM_WORDS = 248044
 NUM_TOKENS = 248077
@@ -162,15 +172,78 @@ def write_random_model(size: str, out: Path, file_type: str, seed: int = 1) -> N
     write_model(out, metadata, sources, file_type, config.num_layers, config.tied)
 
 
+def write_random_drafter(size: str, out: Path, file_type: str, seed: int = 1) -> None:
+    """Write OUT, a DFlash drafter for the random model of `size`."""
+    target = shape_of(size)
+    num_layers, num_heads, num_kv_heads, taps = DRAFTER_SIZES[size]
+    windows = (DRAFTER_WINDOW,) * (num_layers - 1) + (0,)
+    config = DrafterConfig(
+        hidden_dim=target.hidden_dim,
+        ffn_dim=target.ffn_dim,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=128,
+        rope_theta=1e7,
+        norm_eps=1e-6,
+        num_vocab_rows=NUM_VOCAB_ROWS,
+        block_size=DRAFTER_BLOCK,
+        mask_id=NUM_TOKENS,
+        taps=taps,
+        windows=windows,
+        causal=tuple(window > 0 for window in windows),
+    )
+    metadata = {
+        "general.architecture": "dflash",
+        "general.type": "model",
+        "general.name": f"random drafter {size}",
+        "general.file_type": FILE_TYPES[file_type],
+        "general.quantization_version": 2,
+        "tokenizer.ggml.mask_token_id": config.mask_id,
+    }
+    metadata |= {f"dflash.{key}": value for key, value in drafter_keys(config).items()}
+    rng = np.random.Generator(np.random.SFC64(seed))
+    sources = {
+        name: random_source(name, shape, num_layers, rng)
+        for name, shape in expected_drafter_tensors(config).items()
+    }
+    write_model(out, metadata, sources, file_type, num_layers, tied=True)
+
+
+def drafter_keys(c: DrafterConfig) -> dict[str, object]:
+    """The `dflash.*` metadata of a config."""
+    return {
+        "block_count": c.num_layers,
+        "context_length": 262144,
+        "embedding_length": c.hidden_dim,
+        "feed_forward_length": c.ffn_dim,
+        "attention.head_count": c.num_heads,
+        "attention.head_count_kv": c.num_kv_heads,
+        "attention.key_length": c.head_dim,
+        "attention.value_length": c.head_dim,
+        "attention.layer_norm_rms_epsilon": c.norm_eps,
+        "attention.sliding_window": DRAFTER_WINDOW,
+        "attention.sliding_window_pattern": np.array(c.windows) > 0,
+        "rope.freq_base": c.rope_theta,
+        "vocab_size": c.num_vocab_rows,
+        "block_size": c.block_size,
+        "target_layers": np.array(c.taps, np.int32) + np.int32(1),
+    }
+
+
 @click.command()
 @click.argument("size", type=click.Choice(list(SIZES)))
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--type", "file_type", type=click.Choice(list(FILE_TYPES)), default="Q4_K_M")
 @click.option("--seed", default=1, show_default=True)
-def main(size: str, out: Path, file_type: str, seed: int) -> None:
+@click.option("--drafter", is_flag=True, help="Write a DFlash drafter for it instead.")
+def main(size: str, out: Path, file_type: str, seed: int, drafter: bool) -> None:
     """Write a model with random weights and the shapes of SIZE to OUT."""
     start = time.perf_counter()
-    write_random_model(size, out, file_type, seed)
+    if drafter and size not in DRAFTER_SIZES:
+        raise click.UsageError(f"there are drafters for {', '.join(DRAFTER_SIZES)}, not {size}")
+    write = write_random_drafter if drafter else write_random_model
+    write(size, out, file_type, seed)
     seconds = time.perf_counter() - start
     click.echo(f"{out}: {out.stat().st_size / 2**30:.2f} GiB in {seconds:.0f} s", err=True)
 

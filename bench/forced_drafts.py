@@ -1,0 +1,159 @@
+"""Drafts that are right with a chosen probability, at the cost of real ones.
+
+They are taken from recorded plain answers. A random drafter, if the runner has one, still runs its
+block in every pass that drafts; what it guesses goes to rows that nothing reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+from generation import generate
+from rounds import Rounds, alternate, rate, ratio, tokens_per_pass
+
+from mtlqwen._sequence import Sequence
+from mtlqwen.device import Device
+from mtlqwen.engine import Engine
+from mtlqwen.gguf import open_gguf
+from mtlqwen.load import BLOCK_TOKENS, close_engine, open_engine
+from mtlqwen.runner import Runner
+from mtlqwen.speculation import MAX_DRAFTS
+
+MAX_BATCH = 8
+MAX_ROWS = MAX_BATCH * (1 + MAX_DRAFTS)  # of a pass
+PROMPT_TOKENS = 16
+FIXED_ACCEPTANCE = 0.7  # with which passes of a fixed width are timed
+
+
+class ForcedDrafts:
+    """Proposes what the plain answer has next, each token right with probability `acceptance`.
+
+    The engine gets the prompts in the order given here, as often as it likes.
+    """
+
+    max_drafts = MAX_DRAFTS
+
+    def __init__(self, prompts: Items[list[int]], answers: Items[list[int]], acceptance: float):
+        pairs = zip(prompts, answers, strict=True)
+        self._texts = [np.array(prompt + answer, np.int32) for prompt, answer in pairs]
+        self._acceptance = acceptance
+        self._rng = np.random.default_rng(0)
+
+    def propose(self, sequence: Sequence, count: int) -> npt.NDArray[np.int32]:
+        text = self._texts[sequence.number % len(self._texts)]
+        drafts = text[sequence.num_tokens : sequence.num_tokens + count]
+        is_wrong = self._rng.random(len(drafts)) >= self._acceptance
+        return drafts ^ is_wrong  # the neighbour of an id is another id: tables have even lengths
+
+
+class ForcedRunner(Runner):
+    """A runner whose drafter works as ever, though the drafts of a batch stay what they were."""
+
+    def __init__(self, device: Device, model: Path, drafter: Path | None, max_context: int):
+        super().__init__(
+            device,
+            model,
+            open_gguf(drafter) if drafter else None,
+            max_slots=MAX_BATCH,
+            max_context=max_context,
+            pass_tokens=2 * MAX_ROWS,  # the second half for what the drafter guesses
+            max_draft_rows=1 + MAX_DRAFTS,
+        )
+
+    def run(self, map_ops: npt.NDArray[np.void] | None = None) -> None:
+        if self.drafting is not None:
+            drafts = self.drafting.drafts
+            drafts.target_rows[: drafts.header[2]] += MAX_ROWS
+        super().run(map_ops)
+
+    def close(self) -> None:
+        super().close()
+        self.device.close()
+        self.gguf.close()
+        if self.drafter_gguf is not None:
+            self.drafter_gguf.close()
+
+
+class ForcedBench:
+    """A plain engine, and runners to speculate with."""
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        model: Path,
+        drafter: Path | None,
+        threads: int,
+        num_tokens: int,
+        num_rounds: int,
+    ):
+        max_context = -(-(PROMPT_TOKENS + num_tokens) // BLOCK_TOKENS) * BLOCK_TOKENS
+        self._num_tokens = num_tokens
+        self._num_rounds = num_rounds
+        self._plain = open_engine(model, threads=threads, ctx=max_context, prefix_memory=0)
+        stack.callback(close_engine, self._plain)
+        self.num_threads = self._plain.runner.device.info.num_threads
+        self._runners: dict[str, ForcedRunner] = {}
+        files = {"DFlash": drafter, "free": None} if drafter else {"free": None}
+        for name, file in files.items():
+            device = Device.open("cpu", num_threads=threads)
+            self._runners[name] = ForcedRunner(device, model, file, max_context)
+            stack.callback(self._runners[name].close)
+        rng = np.random.default_rng(0)
+        shape = (MAX_BATCH, PROMPT_TOKENS)
+        self._prompts = rng.integers(0, self._plain.runner.config.num_tokens, shape).tolist()
+        self._answers: dict[int, list[list[int]]] = {}  # by batch
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._runners)
+
+    def auto_row(self, batch: int, percent: int) -> list[str]:
+        """As the engine chooses the width."""
+        rounds = self._rounds(batch, percent / 100, None)
+        cells = [str(batch), str(percent), rate(rounds, "plain")]
+        for name in self._runners:
+            cells += [rate(rounds, name), ratio(rounds, name), tokens_per_pass(rounds, name)]
+        return cells
+
+    def width_row(self, batch: int, width: int, percents: list[int]) -> list[str]:
+        rounds = self._rounds(batch, FIXED_ACCEPTANCE, width)
+        cells = [str(batch), str(width)]
+        plain_ns = median_pass_ns(rounds, "plain")
+        for name in self._runners:
+            cost = median_pass_ns(rounds, name) / plain_ns
+            cells.append(f"{cost:.2f}")
+            cells += [f"{expected_tokens(width, percent / 100) / cost:.2f}" for percent in percents]
+        return cells
+
+    def _rounds(self, batch: int, acceptance: float, width: int | None) -> Rounds:
+        prompts = self._prompts[:batch]
+        if batch not in self._answers:
+            self._answers[batch] = generate(
+                self._plain, prompts, self._num_tokens, batch=batch
+            ).answers
+        with ExitStack() as stack:
+            engines = {"plain": self._plain}
+            for name, runner in self._runners.items():
+                drafts = ForcedDrafts(prompts, self._answers[batch], acceptance)
+                engine = Engine(runner, prefix_memory_bytes=0, drafts=drafts, draft_width=width)
+                engines[name] = stack.enter_context(closing(engine))
+            runs = {
+                name: partial(generate, engine, prompts, self._num_tokens, batch=batch)
+                for name, engine in engines.items()
+            }
+            return alternate(runs, self._num_rounds)
+
+
+def median_pass_ns(rounds: Rounds, name: str) -> float:
+    return median(ns for results in rounds for ns in results[name].pass_ns)
+
+
+def expected_tokens(width: int, acceptance: float) -> float:
+    """Of a pass: each draft counts with probability `acceptance` if those before it do."""
+    return sum(acceptance**position for position in range(width + 1))
