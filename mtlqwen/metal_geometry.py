@@ -40,6 +40,9 @@ MAX_DECODE_ROWS = 4  # of a sequence: above, its attention is tiled instead of s
 MAX_RECURRENT_ROWS = 16  # of a sequence: above, its delta rule runs in chunks
 PREFILL_TILE_ROWS = 16
 ARGMAX_VALUES_PER_BLOCK = 4096
+BOOK_TYPES = ("f32", "f16", "bf16")  # of select_path
+SELECT_CHUNK = 8192  # logits of a threadgroup; its workspace is sized by it (kernels/args.h)
+SELECT_MAX_CHUNKS = 32  # whose candidates one SIMD group merges
 DECODE_HEADS = (6, 4, 2, 1)  # instances of attention_decode
 
 
@@ -229,6 +232,38 @@ def argmax(num_valid: int, max_rows: int) -> list[Launch]:
 
 def argmax_workspace_bytes(num_valid: int, max_rows: int) -> int:
     return 8 * max_rows * _ceil(num_valid, ARGMAX_VALUES_PER_BLOCK)
+
+
+def tap(dim: int, stride: int, max_rows: int) -> Launch:
+    _check_multiple("tap", dim, 4)
+    _check_multiple("tap", stride, 4)
+    return Launch("tap", "tap", (_ceil(dim, 4 * 128), max_rows, 1), 128, row_axis=1)
+
+
+def scatter_ids(max_rows: int) -> Launch:
+    grid = (_ceil(max_rows, 32), 1, 1)
+    return Launch("scatter_ids", "scatter_ids", grid, 32, row_axis=0, rows_per_group=32)
+
+
+def block_conv(dim: int, group: int, max_rows: int) -> Launch:
+    _check_multiple("block_conv", dim, group)
+    _check_multiple("a group of block_conv", group, 4)
+    grid = (_ceil(dim, 4 * 128), max_rows, 1)
+    return Launch("block_conv", "block_conv", grid, 128, row_axis=1)
+
+
+def select_path(book_type: str, num_valid: int, max_rows: int) -> list[Launch]:
+    """`max_rows`: with logits. The codebooks' type is a suffix."""
+    if book_type not in BOOK_TYPES or num_valid > SELECT_MAX_CHUNKS * SELECT_CHUNK:
+        raise ModelError(
+            f"a selector with {book_type} codebooks of {num_valid} tokens: the Metal kernels have "
+            f"{', '.join(BOOK_TYPES)} and at most {SELECT_MAX_CHUNKS * SELECT_CHUNK} tokens"
+        )
+    chunks, name = _ceil(num_valid, SELECT_CHUNK), f"select_path_{book_type}"
+    return [
+        Launch("select_path", "select_path_top", (chunks, max_rows, 1), 256, row_axis=1),
+        Launch("select_path", name, (max_rows, 1, 1), 256, row_axis=0, barrier=True),
+    ]
 
 
 def _check_type(weight_type: str, row_values: int) -> None:

@@ -49,8 +49,6 @@ class MetalKernels(CpuKernels):
         max_sequences: int,
     ):
         super().__init__(plan, config, batch, limits)
-        if limits.max_draft_rows:
-            raise ModelError("the Metal kernels do not verify drafts; leave drafting off")
         info = plan.device.info
         self.gpu = Gpu.of(info.name, info.isa)
         self.max_sequences = min(max_sequences, limits.pass_tokens)
@@ -123,9 +121,10 @@ class MetalKernels(CpuKernels):
 
     def _geometry(self, kernel: str, args: bytes) -> list[geometry.Launch]:
         """Launches of an operation: its shape is in the words of its arguments."""
-        name, _, weight_type = kernel.partition("_")
-        if name not in ("embed", "linear"):
-            name, weight_type = kernel, ""
+        name, weight_type = kernel, ""
+        for typed in _TYPED:
+            if kernel.startswith(f"{typed}_"):
+                name, weight_type = typed, kernel.removeprefix(f"{typed}_")
         if name not in _GEOMETRY:
             raise ModelError(f"there is no Metal kernel {kernel}")
         words = struct.unpack(f"={len(args) // 4}I", args)
@@ -133,6 +132,7 @@ class MetalKernels(CpuKernels):
         return launches if isinstance(launches, list) else [launches]
 
 
+_TYPED = ("embed", "linear", "select_path")  # with a type as a suffix
 _Words = tuple[int, ...]
 _GEOMETRY: dict[
     str, Callable[[MetalKernels, _Words, str], geometry.Launch | list[geometry.Launch]]
@@ -151,5 +151,9 @@ _GEOMETRY: dict[
         w[1], w[2], w[3], w[12], w[14], k._capacity(ROWS), k.max_sequences
     ),
     "gated_norm": lambda k, w, _: geometry.gated_norm(w[0], w[1], k._capacity(w[2])),
+    "tap": lambda k, w, _: geometry.tap(w[0], w[2], k._capacity(w[1])),
+    "scatter_ids": lambda k, w, _: geometry.scatter_ids(k._capacity(w[0])),
+    "block_conv": lambda k, w, _: geometry.block_conv(w[0], w[1], k._capacity(ROWS)),
+    "select_path": lambda k, w, kind: geometry.select_path(kind, w[0], k._capacity(LOGIT_ROWS)),
     "argmax": lambda k, w, _: geometry.argmax(w[0], k._capacity(w[2])),
 }

@@ -124,7 +124,7 @@ class Runner:
         plans = [] if self.drafting is None else self.drafting.plans()
         num_rows, num_sequences = self.batch.header[:2]
         if num_sequences:
-            plans.append(self._plans.of(num_rows))
+            plans.append(self._plans.of(max(num_rows, num_sequences)))  # some have no rows
         ticket = self.device.submit(plans, map_ops)
         self.device.wait(ticket)
         self.device_ns = self.device.ticket_time(ticket)

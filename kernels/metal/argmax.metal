@@ -1,27 +1,9 @@
-#include "common.h"
+#include "order.h"
 
-/* Bindings of both kernels: header, logits, ids, and a workspace of 8 bytes for each (row, block).
- * Floats are compared as integers of the same order: fast math may assume that there is no NaN. */
+/* Bindings of both kernels: header, logits, ids, and a workspace of 8 bytes for each (row,
+ * block). */
 
 #define VALUES_PER_BLOCK 4096
-
-/* 0 for NaN, else larger for a larger value; both zeros are equal. */
-inline uint order_of(float value)
-{
-    uint bits = as_type<uint>(value);
-    if ((bits & 0x7FFFFFFF) > 0x7F800000)
-        return 0;
-    if ((bits & 0x7FFFFFFF) == 0)
-        bits = 0;
-    return bits & 0x80000000 ? ~bits : bits | 0x80000000;
-}
-
-/* The best of a SIMD group as (order, index): the largest, the lowest index among equals. */
-inline uint2 simd_best(uint order, uint index)
-{
-    const uint top = simd_max(order);
-    return uint2(top, simd_min(order == top ? index : 0xFFFFFFFF));
-}
 
 /* One threadgroup of at most 1024 threads for each VALUES_PER_BLOCK logits of each row. */
 kernel void argmax_blocks(device const uint *header [[buffer(0)]],
@@ -43,21 +25,18 @@ kernel void argmax_blocks(device const uint *header [[buffer(0)]],
     const uint first = group.x * VALUES_PER_BLOCK;
     const uint end = min(first + VALUES_PER_BLOCK, args.num_valid);
 
-    uint order = 0, index = first;
+    uint2 best = uint2(0, first);
     for (uint i = first + thread_index; i < end; i += num_threads.x) {
-        const uint candidate = order_of(row[i]);
-        if (candidate > order) {
-            order = candidate;
-            index = i;
-        }
+        const uint order = order_of(row[i]);
+        if (order > best.x)
+            best = uint2(order, i);
     }
-    const uint2 best = simd_best(order, index);
+    best = simd_best(best);
     if (lane == 0)
         partial[simdgroup] = best;
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (simdgroup == 0) {
-        const uint2 mine = lane < num_simdgroups ? partial[lane] : uint2(0, 0xFFFFFFFF);
-        const uint2 all = simd_best(mine.x, mine.y);
+        const uint2 all = simd_best(lane < num_simdgroups ? partial[lane] : uint2(0, NO_INDEX));
         if (lane == 0)
             best_of_block[group.y * num_groups.x + group.x] = all;
     }
@@ -74,15 +53,13 @@ kernel void argmax(device const uint *header [[buffer(0)]],
     if (row >= header[args.rows])
         return;
     const uint num_blocks = (args.num_valid + VALUES_PER_BLOCK - 1) / VALUES_PER_BLOCK;
-    uint order = 0, index = 0xFFFFFFFF;
+    uint2 best = uint2(0, NO_INDEX);
     for (uint i = lane; i < num_blocks; i += 32) {
         const uint2 candidate = best_of_block[row * num_blocks + i];
-        if (candidate.x > order || (candidate.x == order && candidate.y < index)) {
-            order = candidate.x;
-            index = candidate.y;
-        }
+        if (is_better(candidate, best))
+            best = candidate;
     }
-    const uint2 best = simd_best(order, index);
+    best = simd_best(best);
     if (lane == 0)
         ids[row] = int(best.y);
 }

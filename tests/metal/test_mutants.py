@@ -10,11 +10,12 @@ import pytest
 from .case_file import Case, KernelFailure, run_cases
 from .cases_small import small_cases
 from .mutant import Mutant
+from .mutants_drafter import MUTANTS as DRAFTER_MUTANTS
 from .mutants_rows import MUTANTS as ROW_MUTANTS
 from .mutants_sequences import MUTANTS as SEQUENCE_MUTANTS
 
 CASES = small_cases()
-MUTANTS = ROW_MUTANTS + SEQUENCE_MUTANTS
+MUTANTS = ROW_MUTANTS + SEQUENCE_MUTANTS + DRAFTER_MUTANTS
 
 REPORTS = {
     "tsan": "ThreadSanitizer: data race",

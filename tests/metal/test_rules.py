@@ -99,6 +99,8 @@ def test_geometry_names_every_kernel_and_no_other(emulator):
         ),
         *geometry.delta(4, 128, 128, 4, geometry.TAPE, 33, 1),
         *geometry.argmax(5000, 1),
+        *(geometry.tap(256, 256, 1), geometry.scatter_ids(1), geometry.block_conv(256, 16, 1)),
+        *(launch for t in geometry.BOOK_TYPES for launch in geometry.select_path(t, 5000, 1)),
     ]
     named = {(launch.library, launch.kernel) for launch in launches}
     existing = {
@@ -124,6 +126,9 @@ def test_geometry_names_every_kernel_and_no_other(emulator):
         lambda: geometry.delta(4, 128, 128, 6, geometry.TAPE, 1, 1),
         lambda: geometry.delta(4, 128, 128, 4, 1, 1, 1),
         lambda: geometry.rmsnorm(254, 1),
+        lambda: geometry.block_conv(254, 4, 1),
+        lambda: geometry.select_path("q8_0", 5000, 1),
+        lambda: geometry.select_path("f32", 1 << 20, 1),
     ],
 )
 def test_shapes_without_a_kernel_are_refused_with_the_numbers(refused):

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ..case_file import Case, KernelFailure, run_cases
+from ..cases_drafter import all_cases as drafter_cases
 from ..cases_rows import all_cases as row_cases
 from ..cases_sequences import all_cases as sequence_cases
 from ..cases_small import small_cases
@@ -69,7 +70,7 @@ def main(command: str, directory: Path) -> int:
         build_all(directory)
         return 0
     if command == "table":
-        return run_all(row_cases() + sequence_cases(), directory)
+        return run_all(row_cases() + sequence_cases() + drafter_cases(), directory)
     if command in ("memcheck", "racecheck"):
         cases = [case for group in small_cases().values() for case in group]
         return run_all(cases, directory, [*SANITIZER, command])

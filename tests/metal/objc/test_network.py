@@ -11,7 +11,7 @@ import pytest
 from mtlqwen.config import ModelConfig
 from mtlqwen.device import Device
 from mtlqwen.doctor import compare
-from mtlqwen.errors import DeviceError, ModelError
+from mtlqwen.errors import DeviceError
 from mtlqwen.generation import Completion
 from mtlqwen.gguf import open_gguf
 from mtlqwen.llm import LLM
@@ -85,36 +85,39 @@ def test_demo_model_gives_the_tokens_of_the_cpu(fake, prompts):
         np.testing.assert_allclose(metal[0], reference_logits(ids), atol=0.02)
 
 
-def test_network_with_a_drafter_is_refused(fake):
-    with Device.open("metal") as device, pytest.raises(ModelError, match="verify drafts"):
-        Runner(device, demo_model_path(), max_draft_rows=4, **SETTINGS)
-
-
 def test_model_on_a_system_without_sparse_buffers_is_refused_with_the_reason(fake):
     fake.set(version=1506)
     with Device.open("metal") as device, pytest.raises(DeviceError, match="older than macOS 26"):
         Runner(device, demo_model_path(), **SETTINGS)
 
 
-def ask_twice(kind: str) -> tuple[Completion, Completion]:
-    """An answer, and that to a longer prompt with the same beginning."""
+def ask_twice(kind: str, **options) -> tuple[Completion, Completion, list[int]]:
+    """An answer, that to a longer prompt with the same beginning, and the drafts accepted by
+    position.
+    """
     params = SamplingParams(max_tokens=14, logprobs=2)
     story = "Tell me a story about a fox and a lantern."
-    with LLM(device=kind, ctx=512, max_slots=2, pass_tokens=32) as llm:
+    with LLM(device=kind, ctx=512, max_slots=2, pass_tokens=32, **options) as llm:
         first = llm.generate(story, params)
         turns = [
             {"role": "user", "content": story},
             {"role": "assistant", "content": first.text},
             {"role": "user", "content": "And then?"},
         ]
-        return first, llm.generate(turns, params)
+        return first, llm.generate(turns, params), llm.engine.stats.accepted
 
 
-def test_engine_gives_the_tokens_of_the_cpu_also_after_a_prefix_hit(fake):
+DRAFTS = [{}, {"drafter": "demo", "draft_width": 5}, {"draft": "ngram", "draft_width": 3}]
+
+
+@pytest.mark.parametrize("options", DRAFTS, ids=["plain", "dflash", "ngram"])
+def test_engine_gives_the_tokens_of_the_cpu_also_after_a_prefix_hit(fake, options):
+    """Drafts: of five rows and more, and of fewer, which go through other kernels."""
     with fake.put_aside():
         wanted = ask_twice("cpu")
-    got = ask_twice("metal")
+    got = ask_twice("metal", **options)
     assert compare(got[0], wanted[0]).is_right
     assert got[1].cached_tokens == wanted[1].cached_tokens > 0
     if got[0].text == wanted[0].text:
         assert compare(got[1], wanted[1]).is_right
+    assert bool(options) == (sum(got[2]) > 0)

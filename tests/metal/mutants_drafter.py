@@ -1,0 +1,112 @@
+"""Faults planted in the kernels that only drafters need."""
+
+from __future__ import annotations
+
+from .mutant import BARRIER, Mutant
+
+MUTANTS = [
+    Mutant(
+        "tap starts at the first row of the features",
+        "tap.metal",
+        "(ulong(header[MTLQ_FEATURE_ROW]) + row)",
+        "ulong(row)",
+        "tap",
+        "values",
+    ),
+    Mutant(
+        "tap runs one vector too far",
+        "tap.metal",
+        "i >= args.dim / 4",
+        "i > args.dim / 4",
+        "tap",
+        "asan",
+    ),
+    Mutant(
+        "scatter_ids has a row too many",
+        "scatter_ids.metal",
+        "row < header",
+        "row <= header",
+        "scatter_ids",
+        "asan",
+    ),
+    Mutant(
+        "block_conv looks into the sequence before",
+        "block_conv.metal",
+        "row > 0 && row_sequence[row] == row_sequence[row - 1]",
+        "row > 0",
+        "block_conv",
+        "values",
+    ),
+    Mutant(
+        "block_conv runs one vector too far",
+        "block_conv.metal",
+        "channel >= dim",
+        "channel > dim",
+        "block_conv",
+        "asan",
+    ),
+    Mutant(
+        "select_path merges before its SIMD groups are done",
+        "select_path.metal",
+        "        partial[simdgroup * TOP + lane] = own;\n" + BARRIER,
+        "        partial[simdgroup * TOP + lane] = own;\n",
+        "select_path",
+        "tsan",
+    ),
+    Mutant(
+        "select_path goes along the path before all rows have candidates",
+        "select_path.metal",
+        "    threadgroup_barrier(mem_flags::mem_device);\n",
+        "",
+        "select_path f16",
+        "tsan",
+    ),
+    Mutant(
+        "select_path chooses before all candidates are judged",
+        "select_path.metal",
+        "        }\n    " + BARRIER + "        const bool is_candidate",
+        "        }\n        const bool is_candidate",
+        "select_path f16",
+        "tsan",
+    ),
+    Mutant(
+        "select_path judges the next row while this one is chosen",
+        "select_path.metal",
+        "            ids[row] = before;\n    " + BARRIER,
+        "            ids[row] = before;\n",
+        "select_path f16",
+        "tsan",
+    ),
+    Mutant(
+        "select_path passes over logits that are NaN",
+        "select_path.metal",
+        "return max(order_of(value), uint(LOWEST_ORDER));",
+        "return order_of(value);",
+        "select_path ties",
+        "values",
+    ),
+    Mutant(
+        "select_path takes what is no token",
+        "select_path.metal",
+        "const bool is_token = index < args.num_valid;",
+        "const bool is_token = index < args.stride;",
+        "select_path ties",
+        "values",
+    ),
+    Mutant(
+        "select_path takes the row before for the anchor",
+        "select_path.metal",
+        "        before = int(best.y);\n",
+        "",
+        "select_path f16",
+        "values",
+    ),
+    Mutant(
+        "equal logits go to the highest index",
+        "order.h",
+        "a.y < b.y",
+        "a.y > b.y",
+        "select_path ties",
+        "values",
+    ),
+]
