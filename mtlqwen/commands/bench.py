@@ -21,6 +21,7 @@ COLUMNS = ("model", "size", "params", "device", "threads", "batch", "test", "t/s
 
 
 @click.command()
+@click.pass_obj
 @model_option
 @click.option(
     "-p",
@@ -59,17 +60,13 @@ COLUMNS = ("model", "size", "params", "device", "threads", "batch", "test", "t/s
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @verbose_option
 def bench(
+    engine_options: dict[str, Any],
     model: Path | None,
     prompt: tuple[list[int], ...],
     generate: tuple[list[int], ...],
     batch: tuple[list[int], ...],
     repetitions: int,
     pass_tokens: int,
-    threads: int,
-    device: str,
-    drafter: str | None,
-    draft: str | None,
-    draft_width: int | None,
     as_json: bool,
     verbose: bool,
 ) -> None:
@@ -82,18 +79,14 @@ def bench(
         wanted = cases(*(list(chain(*lists)) for lists in (prompt, generate, batch)))
         engine = open_engine(
             model or demo_model_path(),
-            device=device,
-            threads=threads,
             ctx=max(case.num_prompt + case.num_generated for case in wanted) + 1,
             max_slots=max(case.batch for case in wanted),
             pass_tokens=pass_tokens,
             prefix_memory=0,
-            drafter=drafter,
-            draft=draft,
-            draft_width=draft_width,
+            **engine_options,
         )
     try:
-        about = _about(engine, model or demo_model_path(), device)
+        about = _about(engine, model or demo_model_path())
         rows = []
         if not as_json:
             click.echo("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
@@ -110,14 +103,14 @@ def bench(
         close_engine(engine)
 
 
-def _about(engine: Engine, model: Path, device: str) -> dict[str, Any]:
+def _about(engine: Engine, model: Path) -> dict[str, Any]:
     tensors = engine.runner.gguf.tensors.values()
     info = engine.runner.device.info
     return {
         "model": model.stem,
         "size_bytes": sum(tensor.num_bytes for tensor in tensors),
         "num_params": sum(math.prod(tensor.shape) for tensor in tensors),
-        "device": f"{device} {info.isa}",
+        "device": f"{engine.runner.device.kind} {info.isa}",
         "threads": info.num_threads,
     }
 

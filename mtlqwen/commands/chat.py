@@ -31,6 +31,7 @@ Ctrl-C  stop the answer"""
 
 
 @click.command()
+@click.pass_obj
 @model_option
 @click.option("--system", help="System message.")
 @click.option(
@@ -42,31 +43,17 @@ Ctrl-C  stop the answer"""
 @draft_options
 @verbose_option
 def chat(
+    engine_options: dict[str, Any],
     model: Path | None,
     system: str | None,
     think: bool | None,
-    ctx: int | None,
-    threads: int,
-    device: str,
-    drafter: str | None,
-    draft: str | None,
-    draft_width: int | None,
     verbose: bool,
     **sampling: Any,
 ) -> None:
     """Talk with the model; /help tells what else can be typed."""
     params = sampling_params(**sampling)
     reporter = Reporter(verbose)
-    with open_llm(
-        model,
-        reporter,
-        ctx=ctx,
-        threads=threads,
-        device=device,
-        drafter=drafter,
-        draft=draft,
-        draft_width=draft_width,
-    ) as llm:
+    with open_llm(model, reporter, **engine_options) as llm:
         Conversation(llm, params, reporter, system, think).run()
         reporter.drafts(llm.engine.stats)
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@click.pass_obj
 @click.argument("prompt", required=False)
 @model_option
 @click.option(
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with all figures.")
 @verbose_option
 def generate(
+    engine_options: dict[str, Any],
     prompt: str | None,
     model: Path | None,
     prompt_file: Any,
@@ -57,12 +59,6 @@ def generate(
     think: bool | None,
     raw: bool,
     ids: bool,
-    ctx: int | None,
-    threads: int,
-    device: str,
-    drafter: str | None,
-    draft: str | None,
-    draft_width: int | None,
     as_json: bool,
     verbose: bool,
     **sampling: Any,
@@ -83,16 +79,7 @@ def generate(
     params = sampling_params(**sampling)
 
     reporter = Reporter(verbose)
-    with open_llm(
-        model,
-        reporter,
-        ctx=ctx,
-        threads=threads,
-        device=device,
-        drafter=drafter,
-        draft=draft,
-        draft_width=draft_width,
-    ) as llm:
+    with open_llm(model, reporter, **engine_options) as llm:
         with llm.stream(request, params, thinking=think, raw=raw) as stream:
             done = stream.completion() if ids or as_json else print_answer(stream, reporter)
         if as_json:

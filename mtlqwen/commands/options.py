@@ -65,6 +65,15 @@ def _together(*options: Callable[[Command], Command]) -> Decorator[Command]:
     return decorate
 
 
+def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    context.ensure_object(dict)[parameter.name] = value
+
+
+def engine_option(*names: str, **attributes: Any) -> Decorator[Any]:
+    """An option that is a keyword of `LLM`: commands get all of these together, by `pass_obj`."""
+    return click.option(*names, expose_value=False, callback=_keep, **attributes)
+
+
 model_option = click.option(
     "-m",
     "--model",
@@ -73,13 +82,13 @@ model_option = click.option(
 )
 
 device_options = _together(
-    click.option(
+    engine_option(
         "--threads",
         type=click.IntRange(min=0),
         default=0,
         help="Workers of the device.  [default: every usable core]",
     ),
-    click.option(
+    engine_option(
         "--device",
         default="cpu",
         envvar="MTLQ_DEVICE",
@@ -88,7 +97,7 @@ device_options = _together(
     ),
 )
 
-context_option = click.option(
+context_option = engine_option(
     "--ctx",
     type=click.IntRange(min=1),
     help="Most tokens of prompt and answer.  [default: 65536, or the model's limit]",
@@ -111,18 +120,18 @@ class DraftWidth(click.ParamType):
 
 
 draft_options = _together(
-    click.option(
+    engine_option(
         "--drafter",
         metavar="FILE",
         help="DFlash drafter that guesses tokens for the model to verify together, with the same "
         "result; demo is the demo model's.",
     ),
-    click.option(
+    engine_option(
         "--draft",
         type=click.Choice(["dflash", "ngram"]),
         help="Who guesses: the drafter, or without one what followed the last few tokens before.",
     ),
-    click.option("--draft-width", type=DraftWidth(), help="Guesses per pass.  [default: auto]"),
+    engine_option("--draft-width", type=DraftWidth(), help="Guesses per pass.  [default: auto]"),
 )
 
 verbose_option = click.option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,6 +12,7 @@ from .options import (
     context_option,
     device_options,
     draft_options,
+    engine_option,
     model_option,
     verbose_option,
 )
@@ -20,6 +22,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @click.command()
+@click.pass_obj
 @model_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
@@ -29,23 +32,24 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
     "--api-key", envvar="MTLQWEN_API_KEY", show_envvar=True, help="Key that clients must send."
 )
 @click.option("--alias", multiple=True, metavar="NAME", help="Further name of the model.")
-@click.option(
+@engine_option(
     "--slots",
+    "max_slots",
     type=click.IntRange(min=1),
     default=8,
     show_default=True,
     help="Requests that share a pass; more wait their turn.",
 )
-@click.option(
+@engine_option(
     "--pass-tokens",
     type=click.IntRange(min=1),
     default=128,
     show_default=True,
     help="Most tokens of one pass.",
 )
-@click.option("--kv-memory", type=ByteSize(), help="Budget of the K/V memory, such as 4GiB.")
-@click.option("--prefix-memory", type=ByteSize(), help="Budget of the prefix cache's snapshots.")
-@click.option(
+@engine_option("--kv-memory", type=ByteSize(), help="Budget of the K/V memory, such as 4GiB.")
+@engine_option("--prefix-memory", type=ByteSize(), help="Budget of the prefix cache's snapshots.")
+@engine_option(
     "--prefix-cache-dir",
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep the prefix cache here across restarts.",
@@ -55,22 +59,12 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 @draft_options
 @verbose_option
 def serve(
+    engine_options: dict[str, Any],
     model: Path | None,
     host: str,
     port: int,
     api_key: str | None,
     alias: tuple[str, ...],
-    slots: int,
-    pass_tokens: int,
-    kv_memory: int | None,
-    prefix_memory: int | None,
-    prefix_cache_dir: Path | None,
-    ctx: int | None,
-    threads: int,
-    device: str,
-    drafter: str | None,
-    draft: str | None,
-    draft_width: int | None,
     verbose: bool,
 ) -> None:
     """Serve /v1/chat/completions, /v1/completions, /v1/models and /health."""
@@ -83,21 +77,7 @@ def serve(
         raise click.ClickException(f"cannot listen on {host}:{port}: {error.strerror}") from error
     with (
         listener,
-        open_llm(
-            model,
-            Reporter(verbose),
-            ctx=ctx,
-            threads=threads,
-            device=device,
-            drafter=drafter,
-            draft=draft,
-            draft_width=draft_width,
-            max_slots=slots,
-            pass_tokens=pass_tokens,
-            kv_memory=kv_memory,
-            prefix_memory=prefix_memory,
-            prefix_cache_dir=prefix_cache_dir,
-        ) as llm,
+        open_llm(model, Reporter(verbose), **engine_options) as llm,
     ):
         if host not in LOOPBACK and api_key is None:
             click.echo(f"mtlqwen: anybody who reaches {host} may use this: set --api-key", err=True)
