@@ -6,11 +6,12 @@ The argument layouts are those of kernels/args.h; the plan is refused if a size 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .config import ModelConfig
 from .gguf import TensorType
-from .plan import Memory, PlanBuilder, Value
+from .plan import Memory, Operand, PlanBuilder, Value
 from .weights import AttentionMixer, DeltaMixer, Tensor
 
 ROWS, SEQUENCES, LOGIT_ROWS = 0, 1, 2  # words of the batch header
@@ -381,7 +382,7 @@ class CpuKernels:
         window: int,
     ) -> Value:
         o = self._value(ROWS, heads.num_heads * heads.head_dim)
-        workspace = self.plan.value(ROWS, 0, ATTENTION_WORKSPACE_BYTES)
+        workspace = self.plan.value(ROWS, 0, self._attention_workspace_bytes(heads))
         args = struct.pack(
             "=IIIIIfQIIII",
             heads.num_heads,
@@ -401,6 +402,9 @@ class CpuKernels:
         operands = (q, cache.keys, cache.values, qg or q, o, workspace)
         self._run("attention", args, *sequences, *operands, out=(o, workspace))
         return o
+
+    def _attention_workspace_bytes(self, heads: AttentionHeads) -> int:
+        return ATTENTION_WORKSPACE_BYTES
 
     def _quantize(self, x: Value) -> Value:
         if x not in self._quantized:
@@ -433,4 +437,14 @@ class CpuKernels:
             Memory(operand.buffer, operand.offset_bytes) if isinstance(operand, Tensor) else operand
             for operand in operands
         ]
-        self.plan.dispatch(kernel, args, [self.batch.header, *bound], out, label)
+        self._launch(kernel, args, [self.batch.header, *bound], out, label or kernel)
+
+    def _launch(
+        self,
+        kernel: str,
+        args: bytes,
+        operands: Sequence[Operand],
+        out: Sequence[Operand],
+        label: str,
+    ) -> None:
+        self.plan.dispatch(kernel, args, operands, out, label)

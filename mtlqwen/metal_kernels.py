@@ -8,31 +8,24 @@ for several numbers of rows, whose matrix products are different kernels.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from . import metal_geometry as geometry
 from .config import ModelConfig
 from .device import Device
 from .errors import ModelError
-from .kernels import (
-    LOGIT_ROWS,
-    ROWS,
-    AttentionCache,
-    AttentionHeads,
-    BatchMemory,
-    CpuKernels,
-    Limits,
-)
+from .kernels import LOGIT_ROWS, ROWS, AttentionHeads, BatchMemory, CpuKernels, Limits
 from .metal_geometry import Gpu
 from .metal_source import kernel_source
-from .plan import Launch, Memory, PlanBuilder, Value
-from .weights import Tensor
+from .plan import Launch, Memory, Operand, PlanBuilder, Value
 
 ROW_CLASSES = (1, 2, 3, 4, 8, 16, 32)  # rows up to which a plan of its own is faster
 
 
 def row_classes(device: Device, pass_tokens: int) -> list[int]:
-    """The most rows of each plan that a device wants, ascending; any plan is right for fewer."""
+    """The most rows of each plan that a device wants, ascending. Any plan is right for fewer rows,
+    and for at most as many sequences.
+    """
     smaller = ROW_CLASSES if device.kind == "metal" else ()
     return [*(rows for rows in smaller if rows < pass_tokens), pass_tokens]
 
@@ -64,57 +57,23 @@ class MetalKernels(CpuKernels):
         args = struct.pack("=III", c.num_tokens, c.num_vocab_rows, LOGIT_ROWS)
         self._run("argmax", args, logits, ids, workspace, out=(ids, workspace))
 
-    def _attention(
-        self,
-        heads: AttentionHeads,
-        q: Value,
-        qg: Value | None,
-        cache: AttentionCache,
-        *,
-        is_causal: bool,
-        window: int,
-    ) -> Value:
-        o = self._value(ROWS, heads.num_heads * heads.head_dim)
-        num_bytes = geometry.attention_workspace_bytes(
+    def _attention_workspace_bytes(self, heads: AttentionHeads) -> int:
+        return geometry.attention_workspace_bytes(
             self.gpu, heads.num_heads, heads.head_dim, self.max_sequences
         )
-        workspace = self.plan.value(ROWS, 0, num_bytes)
-        args = struct.pack(
-            "=IIIIIfQIIII",
-            heads.num_heads,
-            heads.num_kv_heads,
-            heads.head_dim,
-            self.limits.max_context,
-            self.limits.block_tokens,
-            heads.head_dim**-0.5,
-            num_bytes,
-            qg is not None,
-            is_causal,
-            window,
-            0,
-        )
-        batch = self.batch
-        sequences = (batch.query_start_loc, batch.sequence_slots, batch.batched_kv_valid)
-        operands = (q, cache.keys, cache.values, qg or q, o, workspace)
-        self._run("attention", args, *sequences, *operands, out=(o, workspace))
-        return o
 
-    def _run(
+    def _launch(
         self,
         kernel: str,
         args: bytes,
-        *operands: Value | Memory | Tensor,
-        out: tuple[Value | Memory, ...],
-        label: str = "",
+        operands: Sequence[Operand],
+        out: Sequence[Operand],
+        label: str,
     ) -> None:
-        bound = [
-            Memory(operand.buffer, operand.offset_bytes) if isinstance(operand, Tensor) else operand
-            for operand in operands
-        ]
-        launches = [self._launch(launch) for launch in self._geometry(kernel, args)]
-        self.plan.launch(launches, args, [self.batch.header, *bound], out, label or kernel)
+        launches = [self._pipeline(launch) for launch in self._geometry(kernel, args)]
+        self.plan.launch(launches, args, operands, out, label)
 
-    def _launch(self, launch: geometry.Launch) -> Launch:
+    def _pipeline(self, launch: geometry.Launch) -> Launch:
         source = kernel_source(launch.library)
         pipeline = self.plan.device.pipeline(launch.kernel, source, launch.constants)
         return Launch(pipeline, launch.grid, launch.threads, launch.barrier)
