@@ -28,9 +28,14 @@ from .weights import AttentionMixer, MappedTensors, Tensor
 
 MAX_LAYERS = 64
 BLOCK_TAPS = 2  # of a DFlash 2 convolution: a row and the one before it
-LANES = 16  # groups of channels and ranks are multiples of it
+LANES = 16  # heads, groups of channels and ranks are multiples of it
 CODEBOOKS = ("selector_predecessor.weight", "selector_successor.weight")
-NEUTRAL_SCALES = {"embedding_scale": 1.0, "logit_scale": 1.0, "final_logit_softcapping": 0.0}
+ABSENT = {  # values of keys as if they were not there, the only ones the network is written for
+    "embedding_scale": 1.0,
+    "logit_scale": 1.0,
+    "final_logit_softcapping": 0.0,
+    "rope.scaling.type": "none",
+}
 VERSION_2_KEYS = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 
 
@@ -65,17 +70,19 @@ class DrafterConfig:
         keys = Keys(gguf, "dflash")
         num_layers = keys.integer("block_count", high=MAX_LAYERS)
         head_dim = keys.integer("attention.key_length")
-        if keys.integer("attention.value_length") != head_dim:
-            raise keys.error("attention.value_length", f"not key_length, {head_dim}")
+        if head_dim % LANES:
+            raise keys.error("attention.key_length", f"{head_dim}, not a multiple of {LANES}")
+        whole_head = {"attention.value_length": head_dim, "rope.dimension_count": head_dim}
+        for key, expected in (ABSENT | whole_head).items():
+            value = keys.raw(key, expected)
+            if value != expected:
+                raise keys.error(key, f"{value!r}, not {expected!r}, the only one supported")
         num_heads = keys.integer("attention.head_count")
         num_kv_heads = keys.integer("attention.head_count_kv")
         if num_heads % num_kv_heads:
             raise keys.error(
                 "attention.head_count_kv", f"{num_kv_heads}, no divisor of {num_heads}"
             )
-        for key, neutral in NEUTRAL_SCALES.items():
-            if keys.raw(key, neutral) != neutral:
-                raise keys.error(key, f"{keys.raw(key)}, not {neutral}, the only one supported")
         sliding = _sliding_layers(keys, num_layers)
         window = keys.integer("attention.sliding_window", high=1 << 31) if any(sliding) else 0
         causal = gguf.metadata.get("dflash.attention.causal")

@@ -43,8 +43,8 @@ _NAMES = {
     "ffn_conv_base": "mlp_conv.base_kernel",
     "ffn_conv_proj.weight": "mlp_conv.kernel_projection.weight",
 }
-# What other drafters scale; the network has none of it.
-_NEUTRAL = {"input_embedding_scale": 1, "output_multiplier": 1, "final_logit_softcapping": 0}
+# Values of keys as if they were not there, the only ones the network is written for.
+_ABSENT = {"input_embedding_scale": 1, "output_multiplier": 1, "final_logit_softcapping": 0}
 
 
 class _DFlashKeys:
@@ -71,9 +71,11 @@ def drafter_config(checkpoint: Checkpoint) -> DrafterConfig:
     """The shape of the drafter from config.json."""
     hf = HFConfig(checkpoint)
     dflash = _DFlashKeys(hf)
-    for key, neutral in _NEUTRAL.items():
-        if dflash.get(key) not in (None, neutral):
-            raise hf.error(key, dflash.get(key), f"{neutral}, the only one supported")
+    found = {key: dflash.get(key) for key in _ABSENT}
+    found["partial_rotary_factor"] = hf.rope.get("partial_rotary_factor")
+    for key, expected in (_ABSENT | {"partial_rotary_factor": 1}).items():
+        if found[key] not in (None, expected):
+            raise hf.error(key, found[key], f"{expected}, the only one supported")
     hf.require("hidden_act", "silu")
     hf.require("attention_bias", False)
     num_layers, hidden_dim = hf.integer("num_hidden_layers"), hf.integer("hidden_size")

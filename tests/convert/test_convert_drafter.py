@@ -200,6 +200,10 @@ def test_the_tokenizer_comes_from_the_target(tmp_path):
         ),
         ({"use_sliding_window": False}, "use_sliding_window is False"),
         ({"sliding_window": None}, "sliding_window is None"),
+        (
+            {"rope_parameters": {"rope_theta": 1e7, "partial_rotary_factor": 0.25}},
+            "partial_rotary_factor is 0.25, not 1",
+        ),
         ({"output_multiplier": 0.5}, "output_multiplier is 0.5, not 1"),
         ({"version": 2, "sizes": {"conv_kernel_size": 3}}, "conv_kernel_size is 3, not 2"),
         (
