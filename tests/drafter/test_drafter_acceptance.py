@@ -5,12 +5,14 @@ ends shortens its last blocks, so these run beyond the answer and are clipped he
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mtlqwen.gguf import open_gguf
+from mtlqwen.drafter import DrafterConfig, config_metadata, expected_tensors
+from mtlqwen.gguf import GGUFWriter, TensorType, open_gguf
 from mtlqwen.load import close_engine, demo_model_path, open_engine
 from mtlqwen.quants import dequantize
 from mtlqwen.sampling import SamplingParams
@@ -39,12 +41,12 @@ def passes(engine, prompt):
     return [tokens for tokens in brought if tokens]
 
 
-def run(model, drafter):
+def run(model, drafter, prompts=PROMPTS):
     """Name of a prompt -> its passes."""
     engine = open_engine(
         model, ctx=2048, threads=2, prefix_memory=0, drafter=drafter, draft_width=NUM_DRAFTS
     )
-    found = {prompt["name"]: passes(engine, prompt) for prompt in PROMPTS}
+    found = {prompt["name"]: passes(engine, prompt) for prompt in prompts}
     close_engine(engine)
     return found
 
@@ -69,6 +71,35 @@ def test_the_bundled_pair_stays_within_five_percent_of_the_reference():
     found = run(demo_model_path(), "demo")
     counts = {name: [len(tokens) for tokens in each[1:]] for name, each in found.items()}
     assert mean_tokens(counts) == pytest.approx(mean_tokens(REFERENCE), rel=0.05)
+
+
+def test_version_2_with_additions_that_do_nothing_drafts_like_version_1(tmp_path):
+    """Convolutions that keep each row, codebooks of zeros: the other path to the same drafts."""
+    write_idle_version_2(tmp_path / "2.gguf", DATA / "demo-dflash-bf16.gguf")
+    prompts = [prompt for prompt in PROMPTS if prompt["name"] in ("add", "json", "repeat")]
+    counts = {
+        name: [len(tokens) for tokens in each[1:]]
+        for name, each in run(DATA / "demo-bf16.gguf", tmp_path / "2.gguf", prompts).items()
+    }
+    assert counts == {prompt["name"]: REFERENCE[prompt["name"]] for prompt in prompts}
+
+
+def write_idle_version_2(path, source):
+    with open_gguf(source) as gguf:
+        config = replace(DrafterConfig.from_gguf(gguf), conv_group=32, selector_rank=16)
+        shapes = expected_tensors(config)
+        tensors = {name: (TensorType.F32, shape) for name, shape in shapes.items()}
+        tensors |= {name: (info.type, info.shape) for name, info in gguf.tensors.items()}
+        metadata = {"general.architecture": "dflash"} | config_metadata(config)
+        with GGUFWriter(path, metadata, tensors) as writer:
+            for name, shape in shapes.items():
+                if name in gguf.tensors:
+                    writer.write(name, gguf.array(name))
+                    continue
+                values = np.zeros(shape, np.float32)
+                if name.endswith("_conv_base"):
+                    values[:, 0] = 1
+                writer.write(name, values.reshape(-1, shape[-1]).view(np.uint8))
 
 
 def test_the_bundled_drafter_is_the_one_of_the_reference():
