@@ -22,7 +22,7 @@ import numpy as np
 from .errors import DeviceError, LimitError, MtlqError, OutOfMemory
 
 ABI_MAJOR = 1
-ABI_MINOR = 0
+ABI_MINOR = 1
 
 OK = 0
 E_ARGUMENT = 1
@@ -97,6 +97,7 @@ class DeviceInfo(Structure):
         ("sparse_page_bytes", c_uint32 * 4),
         ("max_mappings", c_uint32),
         ("reserved", c_uint32),
+        ("page_table_reason", c_char * 128),
     ]
 
 

@@ -34,6 +34,7 @@ class DeviceInfo:
     wrap_alignment_bytes: int
     sparse_page_bytes: tuple[int, ...]  # ascending
     max_mappings: int  # of the operating system, for buffers and heaps; 0 = unlimited
+    page_table_reason: str  # why kernels see sparse buffers as page tables; "": as address space
 
 
 class _Object(ABC):
@@ -338,6 +339,7 @@ class Device:
             wrap_alignment_bytes=info.wrap_alignment_bytes,
             sparse_page_bytes=tuple(size for size in info.sparse_page_bytes if size),
             max_mappings=info.max_mappings,
+            page_table_reason=info.page_table_reason.decode(),
         )
 
 

@@ -27,6 +27,7 @@ KEY_DIM = 128  # of the delta rule
 TAPE = 0  # layout of what it records (kernels/args.h)
 BLOCK_TOKENS = 128
 MAX_CONV_HEAD_DIM = 128
+PAGE_BYTES = 2  # function constant of kernels that touch the K/V cache (kernels/metal/cache.h)
 
 # A vector kernel reads and decodes a weight once for up to four rows; from five on a matrix tile is
 # faster (its cost does not depend on the number of rows up to its height).
@@ -130,16 +131,23 @@ def swiglu(dim: int, max_rows: int) -> Launch:
     return Launch("swiglu", "swiglu", (_ceil(dim, 4 * 256), max_rows, 1), 256, row_axis=1)
 
 
-def rotary(num_heads: int, num_kv_heads: int, max_rows: int) -> Launch:
+def rotary(num_heads: int, num_kv_heads: int, max_rows: int, page_bytes: int = 0) -> Launch:
+    """page_bytes: of a K/V cache that is a page table; 0: it is address space."""
     grid = (_ceil(num_heads + 2 * num_kv_heads, 4), max_rows, 1)
-    return Launch("rotary", "rotary", grid, 128, row_axis=1)
+    return Launch("rotary", "rotary", grid, 128, ((PAGE_BYTES, page_bytes),), row_axis=1)
 
 
 def attention(
-    gpu: Gpu, num_heads: int, num_kv_heads: int, head_dim: int, max_rows: int, max_sequences: int
+    gpu: Gpu,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    max_rows: int,
+    max_sequences: int,
+    page_bytes: int = 0,
 ) -> list[Launch]:
     """Decode and merge for the sequences of few rows, tiles for the others, if any can have that
-    many.
+    many. page_bytes: as for rotary.
     """
     if head_dim not in HEAD_DIMS or num_heads % num_kv_heads:
         raise ModelError(
@@ -150,18 +158,19 @@ def attention(
     heads = next(h for h in DECODE_HEADS if group % h == 0)
     splits = gpu.num_splits
     slots = max_sequences * MAX_DECODE_ROWS
-    constants = ((0, MAX_DECODE_ROWS), (1, splits))
+    constants = ((0, MAX_DECODE_ROWS), (PAGE_BYTES, page_bytes))
+    split = (*constants, (1, splits))
     library = "attention_decode"
     decode, merge = f"attention_decode_{head_dim}_{heads}", f"attention_merge_{head_dim}"
     launches = [
-        Launch(library, decode, (splits, num_heads // heads, slots), 64, constants),
-        Launch(library, merge, (num_heads, 1, slots), 64, constants, barrier=True),
+        Launch(library, decode, (splits, num_heads // heads, slots), 64, split),
+        Launch(library, merge, (num_heads, 1, slots), 64, split, barrier=True),
     ]
     if max_rows > MAX_DECODE_ROWS:
         num_tiles = _ceil(max_rows * group, PREFILL_TILE_ROWS) + max_sequences
         grid = (num_tiles, num_kv_heads, 1)
         name = f"attention_prefill_{head_dim}"
-        launches.append(Launch("attention_prefill", name, grid, 128, constants[:1]))
+        launches.append(Launch("attention_prefill", name, grid, 128, constants))
     return launches
 
 

@@ -44,6 +44,7 @@ class MetalKernels(CpuKernels):
         super().__init__(plan, config, batch, limits)
         info = plan.device.info
         self.gpu = Gpu.of(info.name, info.isa)
+        self.page_bytes = info.sparse_page_bytes[0] if info.page_table_reason else 0
         self.max_sequences = min(max_sequences, limits.pass_tokens)
 
     def _quantize(self, x: Value) -> Value:
@@ -101,9 +102,9 @@ _GEOMETRY: dict[
     "rmsnorm": lambda k, w, _: geometry.rmsnorm(w[0], k._capacity(w[1])),
     "gather": lambda k, w, _: geometry.gather(w[0], k._capacity(w[1])),
     "swiglu": lambda k, w, _: geometry.swiglu(w[0], k._capacity(w[1])),
-    "rotary": lambda k, w, _: geometry.rotary(w[0], w[1], k._capacity(ROWS)),
+    "rotary": lambda k, w, _: geometry.rotary(w[0], w[1], k._capacity(ROWS), k.page_bytes),
     "attention": lambda k, w, _: geometry.attention(
-        k.gpu, w[0], w[1], w[2], k._capacity(ROWS), k.max_sequences
+        k.gpu, w[0], w[1], w[2], k._capacity(ROWS), k.max_sequences, k.page_bytes
     ),
     "conv": lambda k, w, _: geometry.conv(w[0], w[2], w[14], k._capacity(ROWS), k.max_sequences),
     "delta": lambda k, w, _: geometry.delta(

@@ -192,7 +192,7 @@ class Runner:
             d = self.drafter
             tile_bytes = self.block_tokens * d.num_kv_heads * d.head_dim * 2
             sizes += [tile_bytes] * (2 * d.num_layers)
-        pages = self.device.info.sparse_page_bytes or (16 << 10,)  # the device says why it has none
+        pages = self.device.info.sparse_page_bytes
         fitting = [n for n in pages if not any(b % n for b in sizes)]
         if not fitting:
             raise MtlqError(

@@ -44,6 +44,7 @@ struct mtlq_device {
     uint32_t num_mappings; /* of the operating system, made by buffers and heaps */
     uint32_t max_mappings; /* 0 = unlimited */
     uint32_t page_bytes;   /* sparse pages are multiples of this */
+    bool has_page_tables;  /* kernels see sparse buffers as tables of addresses */
     uint64_t max_buffer_bytes;
 };
 
@@ -124,6 +125,12 @@ struct mtlq_backend {
     int32_t (*wait)(mtlq_device *device, uint64_t ticket, uint64_t timeout_nanoseconds);
     int32_t (*ticket_time)(mtlq_device *device, uint64_t ticket, uint64_t *nanoseconds);
 };
+
+/* Whether kernels see the buffer as a table of addresses. */
+static inline bool mtlq_is_page_table(const mtlq_buffer *buffer)
+{
+    return buffer->memory == MTLQ_SPARSE && buffer->object.device->has_page_tables;
+}
 
 extern const mtlq_backend mtlq_cpu;
 extern const mtlq_backend mtlq_metal; /* where MTLQ_METAL is defined */

@@ -31,7 +31,7 @@ extern "C" {
 #endif
 
 #define MTLQ_ABI_MAJOR 1
-#define MTLQ_ABI_MINOR 0
+#define MTLQ_ABI_MINOR 1
 
 /* Statuses. The low byte is the family; higher bytes may add detail. */
 #define MTLQ_OK 0
@@ -83,6 +83,7 @@ typedef struct mtlq_device_info {
     uint32_t sparse_page_bytes[4]; /* page sizes of sparse buffers, ascending, 0 = none */
     uint32_t max_mappings;         /* of the operating system, for buffers and heaps; 0 = unlimited */
     uint32_t reserved;
+    char page_table_reason[128]; /* since 1.1: why sparse buffers are page tables here, "" = they are not */
 } mtlq_device_info;
 
 /* Opens "cpu" or "metal". desc may be NULL. Starts the worker threads. [any] */
@@ -100,7 +101,10 @@ MTLQ_API int32_t mtlq_buffer_create(mtlq_device *device, uint64_t num_bytes, mtl
 MTLQ_API int32_t mtlq_buffer_wrap(mtlq_device *device, void *data, uint64_t num_bytes, mtlq_buffer **out);
 /* A virtual range of num_bytes, nothing behind it until mtlq_map. page_bytes must divide num_bytes and
  * be one of the device's sparse page sizes, or on the cpu any multiple of the system's page. Touching an
- * unmapped page is a fault. [device] */
+ * unmapped page is a fault.
+ * On a device with a page_table_reason kernels see the buffer as a table of 64-bit addresses of pages, 0
+ * where nothing is mapped, in place of the range: a binding's offset, a multiple of page_bytes, is that of
+ * the first entry's page. Pages that are neighbours in a heap are neighbours in memory. [device] */
 MTLQ_API int32_t mtlq_sparse_create(mtlq_device *device, uint64_t num_bytes, uint32_t page_bytes,
                                     mtlq_buffer **out);
 /* The address of a buffer in this process; metal: MTLQ_E_UNSUPPORTED for a sparse one. [any] */

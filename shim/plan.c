@@ -163,6 +163,12 @@ static int32_t bind_buffer(mtlq_plan *plan, uint32_t index)
         return mtlq_fail(MTLQ_E_ARGUMENT, "binding %u: offset %llu, but buffer %u has %llu bytes",
                          index, (unsigned long long)binding->offset_bytes, binding->buffer,
                          (unsigned long long)buffer->num_bytes);
+    if (mtlq_is_page_table(buffer) && binding->offset_bytes % buffer->page_bytes)
+        return mtlq_fail(MTLQ_E_ARGUMENT,
+                         "binding %u: offset %llu, but kernels see buffer %u as a table of pages of %u "
+                         "bytes",
+                         index, (unsigned long long)binding->offset_bytes, binding->buffer,
+                         buffer->page_bytes);
     buffer->object.num_refs++;
     plan->buffers[index] = buffer;
     if (buffer->contents)
@@ -184,6 +190,9 @@ static int32_t bind_grid(mtlq_plan *plan, uint32_t index)
         dispatch->grid_offset_bytes + 3ull * sizeof(uint32_t) > buffer->num_bytes)
         return mtlq_fail(MTLQ_E_ARGUMENT, "dispatch %u: grid offset %u, buffer of %llu bytes", index,
                          dispatch->grid_offset_bytes, (unsigned long long)buffer->num_bytes);
+    if (mtlq_is_page_table(buffer))
+        return mtlq_fail(MTLQ_E_ARGUMENT, "dispatch %u: grid in buffer %u, which is a page table here",
+                         index, dispatch->grid_buffer);
     buffer->object.num_refs++;
     plan->grid_buffers[index] = buffer;
     return MTLQ_OK;

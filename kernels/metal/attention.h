@@ -32,13 +32,14 @@ inline bool is_within(uint position, uint begin, uint end)
     return position >= begin && position < end;
 }
 
-/* Offset in halfs of one KV head in the tile of a position. A tile is [kv_heads, head_dim *
- * BLOCK]. */
-inline ulong head_tile(uint slot, uint position, uint max_context, uint num_kv_heads, uint kv_head,
-                       uint head_dim)
+/* One KV head in the tile of a position. A tile is [kv_heads, head_dim * BLOCK] halfs. */
+template <int DIM>
+inline device const half *head_tile(device const half *cache, uint slot, uint position,
+                                    constant mtlq_attention_args &args, uint kv_head)
 {
-    const ulong tile = (ulong(slot) * max_context + position) / BLOCK;
-    return (tile * num_kv_heads + kv_head) * (head_dim * BLOCK);
+    const ulong tile = (ulong(slot) * args.max_context + position) / BLOCK;
+    const uint head_halfs = DIM * BLOCK;
+    return cache_tile(cache, tile, args.num_kv_heads * head_halfs) + kv_head * head_halfs;
 }
 
 #endif

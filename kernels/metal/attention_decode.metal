@@ -105,13 +105,12 @@ kernel void attention_decode(device const uint *header [[buffer(0)]],
         out[h] = values(0.0f);
 
     for (uint block = first_block; block < end_block; ++block) {
-        const ulong tile =
-            head_tile(at.slot, block * BLOCK, args.max_context, args.num_kv_heads, kv_head, DIM);
         /* The places [begin, count) of this block are seen. */
         const uint begin = max(at.seen.begin, block * BLOCK) - block * BLOCK;
         const uint count = min(uint(BLOCK), at.seen.end - block * BLOCK);
 
-        device const half *k = k_cache + tile + 64 * simdgroup + 2 * lane;
+        device const half *k = head_tile<DIM>(k_cache, at.slot, block * BLOCK, args, kv_head) +
+                               64 * simdgroup + 2 * lane;
         float2 score[HEADS];
         UNROLL
         for (int h = 0; h < HEADS; ++h)
@@ -157,7 +156,8 @@ kernel void attention_decode(device const uint *header [[buffer(0)]],
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
-        device const half *v = v_cache + tile + DIM / 64 * thread_index;
+        device const half *v = head_tile<DIM>(v_cache, at.slot, block * BLOCK, args, kv_head) +
+                               DIM / 64 * thread_index;
         UNROLL
         for (int h = 0; h < HEADS; ++h)
             out[h] = out[h] * corrections[h];

@@ -167,9 +167,9 @@ kernel void attention_prefill(device const uint *header [[buffer(0)]],
             out[i][j] = zero_matrix();
 
     for (uint first = from.begin / STEP * STEP; first < to.end; first += STEP) {
-        const ulong at = head_tile(slot, first, args.max_context, args.num_kv_heads, kv_head, DIM);
-        make_scores<DIM>(queries, k_cache + at + first % BLOCK + 16 * simdgroup,
-                         scores + 16 * simdgroup);
+        device const half *k = head_tile<DIM>(k_cache, slot, first, args, kv_head);
+        device const half *v = head_tile<DIM>(v_cache, slot, first, args, kv_head);
+        make_scores<DIM>(queries, k + first % BLOCK + 16 * simdgroup, scores + 16 * simdgroup);
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
         UNROLL
@@ -197,7 +197,7 @@ kernel void attention_prefill(device const uint *header [[buffer(0)]],
             UNROLL
             for (int j = 0; j < DIM / 32; ++j)
                 scale_rows(out[i][j], factors[8 * i + matrix_row(lane)]);
-        add_values<DIM>(out, scores, v_cache + at + (first % BLOCK) * DIM + DIM / 4 * simdgroup,
+        add_values<DIM>(out, scores, v + (first % BLOCK) * DIM + DIM / 4 * simdgroup,
                         min(uint(STEP), to.end - first), lane);
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }

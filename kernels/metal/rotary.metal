@@ -1,4 +1,4 @@
-#include "common.h"
+#include "cache.h"
 
 /* Grid: (H + 2 KV) / SIMD groups a threadgroup, rows. A SIMD group has one head of one row: the
  * H query heads come first (there may be none), then the KV key heads, then the KV value heads. */
@@ -28,13 +28,14 @@ kernel void rotary(device const uint *header [[buffer(0)]],
     const uint dim = args.head_dim, half_turn = args.rotary_dim / 2, block = args.block_tokens;
     const uint position = uint(positions[row]);
     const ulong cell = ulong(sequence_slots[row_sequence[row]]) * args.max_context + position;
-    const ulong tile = cell / block * num_kv * dim * block;
-    const uint place = uint(cell % block);
+    const ulong tile = cell / block;
+    const uint tile_halfs = num_kv * dim * block, place = uint(cell % block);
 
     if (head >= num_heads + num_kv) {
         head -= num_heads + num_kv;
         device const float *source = v + (ulong(row) * num_kv + head) * dim;
-        device half *target = v_cache + tile + (ulong(head) * block + place) * dim;
+        device half *target =
+            cache_tile(v_cache, tile, tile_halfs) + (ulong(head) * block + place) * dim;
         for (uint i = lane; i < dim; i += 32)
             target[i] = half(source[i]);
         return;
@@ -51,6 +52,7 @@ kernel void rotary(device const uint *header [[buffer(0)]],
         sum = fma(source[i], source[i], sum);
     const float scale = rsqrt(simd_sum(sum) / float(dim) + args.eps);
 
+    device half *keys = cache_tile(k_cache, tile, tile_halfs);
     device const float *cosines = rope + ulong(position) * args.rotary_dim;
     device const float *sines = cosines + half_turn;
     for (uint i = lane; i < dim; i += 32) {
@@ -64,6 +66,6 @@ kernel void rotary(device const uint *header [[buffer(0)]],
         if (is_query)
             q[(ulong(row) * num_heads + head) * dim + i] = value;
         else
-            k_cache[tile + (ulong(head) * dim + i) * block + place] = half(value);
+            keys[(ulong(head) * dim + i) * block + place] = half(value);
     }
 }

@@ -31,7 +31,9 @@ def devices(as_json: bool) -> None:
         return
     for info in found:
         sizes = [f"{size // 1024} KiB" for size in info["sparse_page_bytes"]]
-        pages = f"pages of {', '.join(sizes)}" if sizes else "no sparse pages, so no models"
+        pages = f"pages of {', '.join(sizes)}"
+        if info["page_table_reason"]:
+            pages += f" by page table: {info['page_table_reason']}"
         threads = f"{info['num_threads']} threads, " if info["num_threads"] else ""
         click.echo(
             f"{info['device']}: {info['name']}, {info['isa']}, {threads}"

@@ -29,6 +29,11 @@ kernel void store(device uint *x [[buffer(0)]], constant uint &first [[buffer(30
 {
     x[i] = first + i;
 }
+kernel void store_in_page(device const ulong *table [[buffer(0)]],
+                          constant uint &first [[buffer(30)]], uint i [[thread_position_in_grid]])
+{
+    ((device uint *)table[0])[i] = first + i;
+}
 """
 NUM_WORDS = 32
 MAX_GAP = 0.05  # of the two best logits: the cpu quantises activations, Metal does not
@@ -66,8 +71,6 @@ def examine(kind: str, num_tokens: int = 64, head: tuple[int, int] = HEAD) -> It
         )
         if kind == "metal":
             yield _attempt("sparse memory", lambda: _check_sparse(device))
-        if not info.sparse_page_bytes:
-            return
         yield from _check_kernels(device)
         yield _attempt("bandwidth", lambda: _measure_head(device, *head))
     yield from _check_model(kind, num_tokens)
@@ -96,7 +99,8 @@ def _attempt(what: str, check: Callable[[], tuple[bool, str]]) -> Finding:
 
 def _check_sparse(device: Device) -> tuple[bool, str]:
     """For each page size: a kernel writes through a mapping, and the heap has what it wrote."""
-    for page_bytes in device.info.sparse_page_bytes or (16 << 10,):
+    page_sizes, reason = device.info.sparse_page_bytes, device.info.page_table_reason
+    for page_bytes in page_sizes:
         heap, sparse = (
             device.heap(4 * page_bytes, page_bytes),
             device.sparse(8 * page_bytes, page_bytes),
@@ -104,7 +108,8 @@ def _check_sparse(device: Device) -> tuple[bool, str]:
         ops = np.zeros(1, abi.MAP_OP)
         ops[0] = abi.MAP, sparse.id, heap.id, 0, 5, 2, 1
         records = np.zeros(1, abi.DISPATCH)
-        records["pipeline"] = device.pipeline("store", STORE).id
+        kernel = "store_in_page" if reason else "store"
+        records["pipeline"] = device.pipeline(kernel, STORE).id
         records["grid"], records["group"] = 1, (NUM_WORDS, 1, 1)
         records["grid_buffer"], records["num_bindings"], records["args_bytes"] = abi.NO_ID, 1, 4
         bindings = np.zeros(1, abi.BINDING)
@@ -117,7 +122,8 @@ def _check_sparse(device: Device) -> tuple[bool, str]:
         plan.free()
         sparse.free()
         heap.free()
-    return True, f"pages of {', '.join(str(size) for size in device.info.sparse_page_bytes)} bytes"
+    pages = f"pages of {', '.join(map(str, page_sizes))} bytes"
+    return True, f"{pages} by page table: {reason}" if reason else pages
 
 
 def _check_model(kind: str, num_tokens: int) -> Iterator[Finding]:

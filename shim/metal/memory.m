@@ -1,5 +1,6 @@
 /* memory.m: buffers, heaps and mappings. A sparse buffer is the GPU's alone (private); the process sees
- * its pages through the heap, which has one shared buffer over all of it. */
+ * its pages through the heap, which has one shared buffer over all of it. Where Metal has no sparse
+ * buffers, page_table.m makes tables instead. */
 #include <unistd.h>
 
 #include "metal.h"
@@ -8,8 +9,6 @@
 @end
 @implementation MtlqHeap
 @end
-
-#define UNTRACKED (MTLResourceStorageModeShared | MTLResourceHazardTrackingModeUntracked)
 
 bool metal_page_size(uint32_t page_bytes, MTLSparsePageSize *size)
 {
@@ -101,6 +100,8 @@ static int32_t wrap_memory(MtlqMetal *metal, mtlq_buffer *buffer, MtlqViews *mem
 static id<MTLBuffer> new_sparse(MtlqMetal *metal, const mtlq_buffer *buffer)
 {
     MTLSparsePageSize size;
+    if (buffer->object.device->has_page_tables)
+        return metal_new_page_table(metal, buffer);
     if (@available(macOS 26.0, *))
         if (metal_page_size(buffer->page_bytes, &size))
             return [metal->gpu newBufferWithLength:buffer->num_bytes
@@ -109,13 +110,12 @@ static id<MTLBuffer> new_sparse(MtlqMetal *metal, const mtlq_buffer *buffer)
     return nil;
 }
 
-static int32_t check_sparse(MtlqMetal *metal, const char *function, uint32_t page_bytes)
+static int32_t check_page_size(const mtlq_device *device, const char *function, uint32_t page_bytes)
 {
     MTLSparsePageSize size;
-    if (metal->reason[0])
-        return mtlq_fail(MTLQ_E_UNSUPPORTED,
-                         "%s: %s; MTLQwen needs that for its K/V cache: use the cpu device", function,
-                         metal->reason);
+    if (device->has_page_tables && page_bytes != device->page_bytes)
+        return mtlq_fail(MTLQ_E_ARGUMENT, "%s: pages of %u bytes, must be %u in page tables", function,
+                         page_bytes, device->page_bytes);
     if (!metal_page_size(page_bytes, &size))
         return mtlq_fail(MTLQ_E_ARGUMENT, "%s: pages of %u bytes, must be 16384, 65536 or 262144",
                          function, page_bytes);
@@ -128,7 +128,7 @@ static int32_t create_memory(MtlqMetal *metal, mtlq_buffer *buffer, MtlqViews *m
     if (buffer->memory == MTLQ_WRAPPED)
         return wrap_memory(metal, buffer, memory);
     if (buffer->memory == MTLQ_SPARSE) {
-        int32_t status = check_sparse(metal, "sparse_create", buffer->page_bytes);
+        int32_t status = check_page_size(buffer->object.device, "sparse_create", buffer->page_bytes);
         if (status)
             return status;
         single = new_sparse(metal, buffer);
@@ -137,7 +137,7 @@ static int32_t create_memory(MtlqMetal *metal, mtlq_buffer *buffer, MtlqViews *m
     }
     if (single)
         memory->views = [NSArray arrayWithObjects:&single count:1];
-    memory->strideBytes = buffer->num_bytes;
+    memory->strideBytes = single.length;
     if (!memory->views)
         return mtlq_fail(MTLQ_E_NOMEM, "%s: Metal refuses %llu bytes",
                          buffer->memory == MTLQ_SPARSE ? "sparse_create" : "buffer_create",
@@ -178,7 +178,7 @@ void metal_buffer_free(mtlq_buffer *buffer)
 
 /* ---- heaps --------------------------------------------------------------------------------- */
 
-static id<MTLHeap> new_heap(MtlqMetal *metal, const mtlq_heap *heap)
+static id<MTLHeap> new_placement_heap(MtlqMetal *metal, const mtlq_heap *heap)
 {
     if (@available(macOS 26.0, *)) {
         MTLHeapDescriptor *descriptor = [MTLHeapDescriptor new];
@@ -195,25 +195,41 @@ static id<MTLHeap> new_heap(MtlqMetal *metal, const mtlq_heap *heap)
     return nil;
 }
 
-int32_t metal_heap_create(mtlq_heap *heap)
+/* nil if Metal refuses. */
+static MtlqHeap *new_heap(MtlqMetal *metal, const mtlq_heap *heap)
 {
-    METAL_BEGIN
-    MtlqMetal *metal = metal_of(heap->object.device);
-    int32_t status = check_sparse(metal, "heap_create", heap->page_bytes);
-    if (status)
-        return status;
     MtlqHeap *memory = [MtlqHeap new];
-    if (memory) {
-        memory->heap = new_heap(metal, heap);
+    if (!memory)
+        return nil;
+    if (heap->object.device->has_page_tables) {
+        memory->contents = [metal->gpu newBufferWithLength:heap->num_bytes options:UNTRACKED];
+    } else {
+        memory->heap = new_placement_heap(metal, heap);
         memory->contents = [memory->heap newBufferWithLength:heap->num_bytes
                                                      options:UNTRACKED
                                                       offset:0];
     }
-    if (!memory || !memory->contents)
+    return memory->contents ? memory : nil;
+}
+
+static id heap_allocation(const MtlqHeap *memory)
+{
+    return memory->heap ? (id)memory->heap : (id)memory->contents;
+}
+
+int32_t metal_heap_create(mtlq_heap *heap)
+{
+    METAL_BEGIN
+    MtlqMetal *metal = metal_of(heap->object.device);
+    int32_t status = check_page_size(heap->object.device, "heap_create", heap->page_bytes);
+    if (status)
+        return status;
+    MtlqHeap *memory = new_heap(metal, heap);
+    if (!memory)
         return mtlq_fail(MTLQ_E_NOMEM, "heap_create: Metal refuses %llu bytes",
                          (unsigned long long)heap->num_bytes);
     heap->contents = memory->contents.contents;
-    make_resident(metal, memory->heap);
+    make_resident(metal, heap_allocation(memory));
     heap->handle = (__bridge_retained void *)memory;
     return MTLQ_OK;
     METAL_END("heap_create")
@@ -225,7 +241,7 @@ void metal_heap_free(mtlq_heap *heap)
         MtlqMetal *metal = metal_of(heap->object.device);
         metal_drain(metal);
         MtlqHeap *memory = (__bridge_transfer MtlqHeap *)heap->handle;
-        end_residency(metal, memory->heap);
+        end_residency(metal, heap_allocation(memory));
         metal_commit_residency(metal);
     }
 }
@@ -268,6 +284,8 @@ int32_t metal_map(mtlq_device *device, const mtlq_map_op *ops, uint32_t num_ops)
     int32_t status = metal_check_usable(device);
     if (status)
         return status;
+    if (device->has_page_tables)
+        return metal_update_page_tables(device, ops, num_ops);
     if (@available(macOS 26.0, *)) {
         metal_commit_residency(metal);
         [metal->mapper waitForEvent:metal->event value:metal->timeline];

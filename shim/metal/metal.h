@@ -20,6 +20,7 @@
     }                                                                                              \
     }
 
+#define UNTRACKED (MTLResourceStorageModeShared | MTLResourceHazardTrackingModeUntracked)
 #define NUM_TICKETS 64u
 #define NUM_PAGE_SIZES 3u
 #define ARGS_BUFFER 30u         /* index of the argument struct (kernels/metal/common.h) */
@@ -44,7 +45,7 @@
     id<MTLCommandQueue> queue;
     id<MTLResidencySet> residency API_AVAILABLE(macos(15.0)); /* every allocation */
     bool residencyChanged;
-    id<MTL4CommandQueue> mapper API_AVAILABLE(macos(26.0)); /* nil: no sparse buffers */
+    id<MTL4CommandQueue> mapper API_AVAILABLE(macos(26.0)); /* nil: page tables */
     /* Orders the two queues: each submission and each batch of mappings waits for `timeline` and
      * signals the next value. */
     id<MTLSharedEvent> event;
@@ -53,12 +54,13 @@
     NSURL *archives; /* folder of the pipelines that earlier processes compiled, nil = none */
     NSString *trace; /* where the first submission is captured, nil = nowhere */
     uint32_t family;
-    char reason[160]; /* why there are no sparse buffers */
+    char reason[128]; /* why sparse buffers are page tables, "" = they are not */
 }
 @end
 
 /* Views over one wrapped range: each may hold maxBufferLength bytes, and they overlap by half, so that
- * half of that is in one piece from any offset on. All other memory is one view. */
+ * half of that is in one piece from any offset on. All other memory is one view; of a sparse buffer with
+ * a page table, the table. */
 @interface MtlqViews : NSObject {
 @public
     NSArray<id<MTLBuffer>> *views;
@@ -68,8 +70,8 @@
 
 @interface MtlqHeap : NSObject {
 @public
-    id<MTLHeap> heap;
-    id<MTLBuffer> contents; /* all of the heap, for the process */
+    id<MTLHeap> heap;       /* nil with page tables */
+    id<MTLBuffer> contents; /* all of the heap, for the process; with page tables also for kernels */
 }
 @end
 
@@ -96,6 +98,13 @@ int32_t metal_map(mtlq_device *device, const mtlq_map_op *ops, uint32_t num_ops)
 void metal_commit_residency(MtlqMetal *metal);
 bool metal_page_size(uint32_t page_bytes, MTLSparsePageSize *size);
 
+/* page_table.m */
+id<MTLBuffer> metal_new_page_table(MtlqMetal *metal, const mtlq_buffer *buffer);
+/* Makes the tables say what pages of device.h say of the pages that the operations name. */
+int32_t metal_update_page_tables(mtlq_device *device, const mtlq_map_op *ops, uint32_t num_ops);
+/* Lets kernels of this encoder follow addresses of tables. */
+void metal_use_heaps(mtlq_device *device, id<MTLComputeCommandEncoder> encoder);
+
 /* library.m */
 int32_t metal_library_create(mtlq_library *library, const char *source, uint64_t num_bytes);
 void metal_library_free(mtlq_library *library);
@@ -106,6 +115,10 @@ int32_t metal_check_dispatch(const mtlq_pipeline *pipeline, const mtlq_dispatch 
                              uint32_t index);
 
 /* submit.m */
+/* A command buffer that starts after everything before it; nil if Metal has none. */
+id<MTLCommandBuffer> metal_begin_work(MtlqMetal *metal);
+/* The last use of the command buffer by this thread. Takes the next ticket. */
+uint64_t metal_commit_work(MtlqMetal *metal, id<MTLCommandBuffer> work);
 int32_t metal_submit(mtlq_device *device, mtlq_plan *const *plans, uint32_t num_plans,
                      uint64_t *ticket);
 int32_t metal_wait(mtlq_device *device, uint64_t ticket, uint64_t timeout_nanoseconds);

@@ -121,6 +121,7 @@ static int32_t metal_open(mtlq_device *device, const mtlq_device_desc *desc)
         return status;
     device->page_bytes = 16u << 10;
     device->max_buffer_bytes = metal->gpu.maxBufferLength;
+    device->has_page_tables = metal->reason[0];
     device->state = (__bridge_retained void *)metal;
     return MTLQ_OK;
     METAL_END("device_open")
@@ -147,9 +148,9 @@ static void metal_get_info(const mtlq_device *device, mtlq_device_info *info)
         info->memory_bytes = metal->gpu.recommendedMaxWorkingSetSize;
         info->max_buffer_bytes = device->max_buffer_bytes;
         info->wrap_alignment_bytes = (uint64_t)getpagesize();
-        if (@available(macOS 26.0, *))
-            if (metal->mapper)
-                memcpy(info->sparse_page_bytes, page_bytes, sizeof page_bytes);
+        memcpy(info->sparse_page_bytes, page_bytes,
+               device->has_page_tables ? sizeof page_bytes[0] : sizeof page_bytes);
+        memcpy(info->page_table_reason, metal->reason, sizeof metal->reason);
     }
 }
 

@@ -118,6 +118,8 @@ static void bind_buffer(id<MTLComputeCommandEncoder> encoder, const mtlq_buffer 
                         uint64_t offset_bytes, uint32_t index)
 {
     MtlqViews *memory = (__bridge MtlqViews *)buffer->handle;
+    if (mtlq_is_page_table(buffer))
+        offset_bytes = offset_bytes / buffer->page_bytes * sizeof(uint64_t);
     uint64_t view = offset_bytes / memory->strideBytes;
     if (view >= memory->views.count)
         view = memory->views.count - 1;
@@ -167,8 +169,7 @@ static void encode_range(id<MTLComputeCommandEncoder> encoder, const mtlq_plan *
     }
 }
 
-/* A command buffer that starts after everything before it; nil if Metal has none. */
-static id<MTLCommandBuffer> begin_work(MtlqMetal *metal)
+id<MTLCommandBuffer> metal_begin_work(MtlqMetal *metal)
 {
     id<MTLCommandBuffer> work = [metal->queue commandBuffer];
     if (metal->timeline)
@@ -176,8 +177,7 @@ static id<MTLCommandBuffer> begin_work(MtlqMetal *metal)
     return work;
 }
 
-/* The last use of the command buffer by this thread. Takes the next ticket. */
-static uint64_t commit_work(MtlqMetal *metal, id<MTLCommandBuffer> work)
+uint64_t metal_commit_work(MtlqMetal *metal, id<MTLCommandBuffer> work)
 {
     MtlqTickets *tickets = metal->tickets;
     pthread_mutex_lock(&tickets->mutex);
@@ -192,13 +192,21 @@ static uint64_t commit_work(MtlqMetal *metal, id<MTLCommandBuffer> work)
     return ticket;
 }
 
-static int32_t submit_plans(MtlqMetal *metal, mtlq_plan *const *plans, uint32_t num_plans,
+static id<MTLComputeCommandEncoder> begin_kernels(mtlq_device *device, id<MTLCommandBuffer> work)
+{
+    id<MTLComputeCommandEncoder> encoder =
+        [work computeCommandEncoderWithDispatchType:MTLDispatchTypeConcurrent];
+    if (device->has_page_tables)
+        metal_use_heaps(device, encoder);
+    return encoder;
+}
+
+static int32_t submit_plans(mtlq_device *device, mtlq_plan *const *plans, uint32_t num_plans,
                             uint64_t *ticket)
 {
-    id<MTLCommandBuffer> work = begin_work(metal);
-    id<MTLComputeCommandEncoder> encoder = nil;
-    if (num_plans)
-        encoder = [work computeCommandEncoderWithDispatchType:MTLDispatchTypeConcurrent];
+    MtlqMetal *metal = metal_of(device);
+    id<MTLCommandBuffer> work = metal_begin_work(metal);
+    id<MTLComputeCommandEncoder> encoder = num_plans ? begin_kernels(device, work) : nil;
     if (!work || (num_plans && !encoder))
         return mtlq_fail(MTLQ_E_NOMEM, "submit: Metal gives no command buffer");
     for (uint32_t i = 0; i < num_plans; i++) {
@@ -207,28 +215,28 @@ static int32_t submit_plans(MtlqMetal *metal, mtlq_plan *const *plans, uint32_t 
         encode_range(encoder, plans[i], 0, plans[i]->num_dispatches);
     }
     [encoder endEncoding];
-    *ticket = commit_work(metal, work);
+    *ticket = metal_commit_work(metal, work);
     return MTLQ_OK;
 }
 
 /* MTLQ_DEVICE_PROFILE: Apple GPUs keep time of command buffers, so each dispatch gets its own. */
-static int32_t submit_profiled(MtlqMetal *metal, mtlq_plan *const *plans, uint32_t num_plans,
+static int32_t submit_profiled(mtlq_device *device, mtlq_plan *const *plans, uint32_t num_plans,
                                uint64_t *ticket)
 {
+    MtlqMetal *metal = metal_of(device);
     for (uint32_t i = 0; i < num_plans; i++)
         for (uint32_t j = 0; j < plans[i]->num_dispatches; j++) {
-            id<MTLCommandBuffer> work = begin_work(metal);
-            id<MTLComputeCommandEncoder> encoder =
-                [work computeCommandEncoderWithDispatchType:MTLDispatchTypeConcurrent];
+            id<MTLCommandBuffer> work = metal_begin_work(metal);
+            id<MTLComputeCommandEncoder> encoder = begin_kernels(device, work);
             if (!encoder)
                 return mtlq_fail(MTLQ_E_NOMEM, "submit: Metal gives no command buffer");
             encode_range(encoder, plans[i], j, 1);
             [encoder endEncoding];
-            *ticket = commit_work(metal, work);
+            *ticket = metal_commit_work(metal, work);
             [work waitUntilCompleted];
             plans[i]->nanoseconds[j] += gpu_nanoseconds(work);
         }
-    return *ticket ? MTLQ_OK : submit_plans(metal, plans, 0, ticket);
+    return *ticket ? MTLQ_OK : submit_plans(device, plans, 0, ticket);
 }
 
 /* ---- capture ------------------------------------------------------------------------------- */
@@ -266,9 +274,9 @@ int32_t metal_submit(mtlq_device *device, mtlq_plan *const *plans, uint32_t num_
     metal_commit_residency(metal);
     bool captures = num_plans && begin_capture(metal);
     if (device->flags & MTLQ_DEVICE_PROFILE)
-        status = submit_profiled(metal, plans, num_plans, ticket);
+        status = submit_profiled(device, plans, num_plans, ticket);
     else
-        status = submit_plans(metal, plans, num_plans, ticket);
+        status = submit_plans(device, plans, num_plans, ticket);
     if (captures)
         end_capture(metal);
     return status;

@@ -19,6 +19,7 @@ import numpy as np
 from mtlqwen.metal_geometry import ARGS_BUFFER, Launch
 
 MAGIC = 0x4353414D
+NO_BUFFER = 0xFFFFFFFF
 GUARD_ROWS = 2  # rows of capacity beyond the rows of the step: they must not be written
 
 Libraries = Callable[[str, frozenset[str]], Path]  # library name, kernels wanted -> shared object
@@ -39,6 +40,7 @@ class Case:
     buffers: list[np.ndarray] = field(default_factory=list)
     expected: dict[int, np.ndarray] = field(default_factory=dict)
     dispatches: list[Dispatch] = field(default_factory=list)
+    targets: dict[int, int] = field(default_factory=dict)  # of buffers that hold addresses
     seed: int = 0
 
     def input(self, values: np.ndarray) -> int:
@@ -55,6 +57,12 @@ class Case:
             )
         index = self.input(initial)
         self.expected[index] = np.asarray(expected)
+        return index
+
+    def addresses(self, target: int, offsets: np.ndarray) -> int:
+        """A buffer of 64-bit addresses: of bytes of the buffer `target`."""
+        index = self.input(offsets.astype(np.uint64))
+        self.targets[index] = target
         return index
 
     def launch(self, launches: Launch | Sequence[Launch], args: bytes, *bindings: int) -> None:
@@ -125,7 +133,8 @@ def _encode(cases: Sequence[Case], libraries: dict[str, int]) -> bytes:
     for case in cases:
         parts.append(struct.pack("<I", len(case.buffers)))
         for index, buffer in enumerate(case.buffers):
-            parts.append(struct.pack("<IQ", index in case.expected, buffer.nbytes))
+            target = case.targets.get(index, NO_BUFFER)
+            parts.append(struct.pack("<IIQ", index in case.expected, target, buffer.nbytes))
             parts.append(buffer.tobytes())
         parts.append(struct.pack("<I", len(case.dispatches)))
         for dispatch in case.dispatches:

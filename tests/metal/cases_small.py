@@ -5,6 +5,7 @@ from __future__ import annotations
 from mtlqwen import metal_geometry as geometry
 
 from . import cases_drafter as drafter
+from . import cases_paged
 from . import cases_rows as rows
 from . import cases_sequences as sequences
 from .case_file import Case
@@ -48,6 +49,7 @@ def small_cases() -> dict[str, list[Case]]:
             sequences.attention_case(heads(4, 2), Batch([6, 5], [60, 125], [1, 0], 256)),
             sequences.attention_case(blocks, Batch([3, 6], [130, 130], [1, 0], 256)),
         ],
+        "paged": cases_paged.small_cases(),
         "conv": [sequences.conv_case(1, 200, mixed), sequences.conv_case(1, 200, drafts)],
         "delta": [
             sequences.delta_case(1, 1, Batch([2, 35, 1], [3, 0, 0], [1, 0, 2])),

@@ -25,8 +25,8 @@ MUTANTS = [
     Mutant(
         "attention_prefill takes maxima of scores before all are made",
         "attention_prefill.metal",
-        "                    scores + 16 * simdgroup);\n    " + BARRIER,
-        "                    scores + 16 * simdgroup);\n",
+        "scores + 16 * simdgroup);\n    " + BARRIER,
+        "scores + 16 * simdgroup);\n",
         "attention",
         "tsan",
     ),
@@ -115,9 +115,17 @@ MUTANTS = [
     Mutant(
         "rotary appends keys as if positions were outermost",
         "rotary.metal",
-        "k_cache[tile + (ulong(head) * dim + i) * block + place]",
-        "k_cache[tile + (ulong(head) * block + place) * dim + i]",
+        "keys[(ulong(head) * dim + i) * block + place]",
+        "keys[(ulong(head) * block + place) * dim + i]",
         "rotary",
+        "values",
+    ),
+    Mutant(
+        "a page table is read as if a tile were one page",
+        "cache.h",
+        "[tile * tile_pages]",
+        "[tile]",
+        "paged",
         "values",
     ),
     Mutant(

@@ -7,10 +7,15 @@ import pytest
 
 from mtlqwen import metal_geometry as geometry
 
-from . import cases_drafter, cases_rows, cases_sequences
+from . import cases_drafter, cases_paged, cases_rows, cases_sequences
 from .case_file import Case, KernelFailure, run_cases
 
-CASES = cases_rows.all_cases() + cases_sequences.all_cases() + cases_drafter.all_cases()
+CASES = [
+    *cases_rows.all_cases(),
+    *cases_sequences.all_cases(),
+    *cases_drafter.all_cases(),
+    *cases_paged.all_cases(),
+]
 
 
 def run(emulator, case: Case, mode: str = "plain") -> dict[int, np.ndarray]:

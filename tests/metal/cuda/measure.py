@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..case_file import Case, KernelFailure, run_cases
 from ..cases_drafter import all_cases as drafter_cases
+from ..cases_paged import all_cases as paged_cases
 from ..cases_rows import all_cases as row_cases
 from ..cases_sequences import all_cases as sequence_cases
 from ..cases_small import small_cases
@@ -70,7 +71,8 @@ def main(command: str, directory: Path) -> int:
         build_all(directory)
         return 0
     if command == "table":
-        return run_all(row_cases() + sequence_cases() + drafter_cases(), directory)
+        cases = row_cases() + sequence_cases() + drafter_cases() + paged_cases()
+        return run_all(cases, directory)
     if command in ("memcheck", "racecheck"):
         cases = [case for group in small_cases().values() for case in group]
         return run_all(cases, directory, [*SANITIZER, command])

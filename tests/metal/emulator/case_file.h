@@ -2,7 +2,8 @@
 // said otherwise.
 //   file:     magic, cases
 //   case:     buffers, dispatches, seed
-//   buffer:   is_output, bytes (64-bit), contents
+//   buffer:   is_output, target, bytes (64-bit), contents; with a target the contents are 64-bit
+//             offsets in that buffer, of which the driver makes addresses
 //   dispatch: library (index of an argument of the driver), name[64], groups[3], threads[3],
 //             constants, (index, bits)..., bindings, (slot, buffer)...
 // The driver answers with, for each case: failed, length of the message, message, and unless it
@@ -15,10 +16,11 @@
 #include <utility>
 #include <vector>
 
-constexpr uint32_t kCaseMagic = 0x4353414d;
+constexpr uint32_t kCaseMagic = 0x4353414d, kNoBuffer = 0xffffffff;
 
 struct CaseBuffer {
     bool is_output;
+    uint32_t target;
     std::vector<char> contents;
 };
 struct CaseDispatch {
@@ -52,6 +54,7 @@ public:
         result.buffers.resize(word());
         for (CaseBuffer &buffer : result.buffers) {
             buffer.is_output = word();
+            buffer.target = word();
             uint64_t num_bytes;
             read(&num_bytes, sizeof num_bytes);
             buffer.contents.resize(num_bytes);

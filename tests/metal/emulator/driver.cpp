@@ -35,6 +35,17 @@ private:
     void *handle_;
 };
 
+// Of the 64-bit offsets in `contents`.
+static void make_addresses(std::vector<char> &contents, const void *target)
+{
+    for (size_t i = 0; i < contents.size(); i += sizeof(uint64_t)) {
+        uint64_t address;
+        memcpy(&address, &contents[i], sizeof address);
+        address += (uint64_t)target;
+        memcpy(&contents[i], &address, sizeof address);
+    }
+}
+
 static std::string run(const CaseDispatch &dispatch, const Library &library,
                        const std::vector<void *> &memory, uint32_t seed)
 {
@@ -68,9 +79,13 @@ int main(int argc, char **argv)
     for (uint32_t i = 0; i < reader.num_cases(); ++i) {
         Case c = reader.next();
         std::vector<void *> memory;
-        for (const CaseBuffer &buffer : c.buffers) {
+        for (const CaseBuffer &buffer : c.buffers)
             memory.push_back(memory_of.allocate(buffer.contents.size()));
-            memory_of.copy(memory.back(), buffer.contents.data(), buffer.contents.size());
+        for (size_t b = 0; b < memory.size(); ++b) {
+            CaseBuffer &buffer = c.buffers[b];
+            if (buffer.target != kNoBuffer)
+                make_addresses(buffer.contents, memory[buffer.target]);
+            memory_of.copy(memory[b], buffer.contents.data(), buffer.contents.size());
         }
         std::string error;
         for (const CaseDispatch &dispatch : c.dispatches)

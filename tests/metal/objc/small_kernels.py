@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mtlqwen import abi
-from mtlqwen.device import Buffer, Constants, Device
+from mtlqwen.device import Buffer, Constants, Device, Plan
 
 THREADS = 16
 SOURCE = """
@@ -46,6 +46,18 @@ kernel void store(device uint *x [[buffer(0)]], constant uint &add [[buffer(30)]
 {
     x[i] = i + add;
 }
+
+kernel void store_in_page(device const ulong *table [[buffer(0)]],
+                          constant uint &add [[buffer(30)]], uint i [[thread_position_in_grid]])
+{
+    ((device uint *)table[0])[i] = i + add;
+}
+
+kernel void copy_from_page(device uint *x [[buffer(0)]], device const ulong *table [[buffer(1)]],
+                           constant uint &add [[buffer(30)]], uint i [[thread_position_in_grid]])
+{
+    x[i] = ((device const uint *)table[0])[i] + add;
+}
 """
 
 
@@ -80,6 +92,14 @@ def dispatches(
         records[index]["args_bytes"] = 4
         args += struct.pack("=I12x", argument)
     return records, bindings, args
+
+
+def store(device: Device, sparse: Buffer, offset_bytes: int, value: int) -> Plan:
+    """Writes value, value + 1, ... to 16 words of a sparse buffer, whose pages may be a table."""
+    kernel = "store_in_page" if device.info.page_table_reason else "store"
+    launches = [(kernel, value)]
+    records = dispatches(device, sparse, launches, offset_bytes=offset_bytes, num_values=16)
+    return device.plan(*records)
 
 
 class Chain:

@@ -11,7 +11,7 @@ from mtlqwen import abi
 from mtlqwen.device import Device
 from mtlqwen.errors import DeviceError
 
-from .small_kernels import SOURCE, Chain, dispatches
+from .small_kernels import SOURCE, Chain, dispatches, store
 
 PAGE = 16384
 
@@ -259,11 +259,16 @@ def scenario(device: Device, data: mmap.mmap) -> np.ndarray:
     op[0] = (abi.MAP, sparse.id, heap.id, 0, 2, 1, 2)
     chain = Chain(device, 64, steps=2)
     copy = Chain(device, 16, kernel="copy", source=(wrapped, 0))
-    device.wait(device.submit((chain.plan, copy.plan), op))
-    return np.concatenate([chain.values(), copy.values()])
+    stored = store(device, sparse, 2 * PAGE, 7)
+    device.wait(device.submit((chain.plan, copy.plan, stored), op))
+    return np.concatenate([chain.values(), copy.values(), heap.array(np.uint32, (16,), PAGE)])
 
 
-def test_every_failing_call_is_an_error_and_leaves_nothing_behind(fake, tmp_path, monkeypatch):
+@pytest.mark.parametrize("version", [1400, 1500, 2604])
+def test_every_failing_call_is_an_error_and_leaves_nothing_behind(
+    fake, tmp_path, monkeypatch, version
+):
+    fake.set(version=version)
     data = mapped_file(tmp_path, 2 * PAGE)
     monkeypatch.setenv("MTLQ_METAL_CAPTURE", str(tmp_path / "trace"))
     with Device.open("metal") as device:
@@ -271,7 +276,7 @@ def test_every_failing_call_is_an_error_and_leaves_nothing_behind(fake, tmp_path
     num_calls, failures = fake.get("calls"), 0
     for call in range(1, num_calls + 1):
         fake.reset()
-        fake.set(fail_at=call)
+        fake.set(version=version, fail_at=call)
         for path in tmp_path.glob("Library/Caches/mtlqwen/*"):
             path.unlink()
         try:

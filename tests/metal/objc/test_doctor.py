@@ -26,19 +26,22 @@ def test_sparse_memory_that_does_not_work_is_found(fake):
     assert "injected fault" in detail
 
 
-def test_system_without_sparse_memory_gets_a_report_and_a_failure(fake):
+def test_page_tables_are_tried_where_there_is_no_sparse_memory(fake):
     fake.set(version=1506)
-    result = CliRunner().invoke(cli, ["doctor", "--metal"])
-    assert "FAIL  sparse memory: heap_create: the system is older than macOS 26" in result.output
-    assert result.exit_code != 0
+    what, is_right, detail = first(3)[2]
+    assert (what, is_right) == ("sparse memory", True)
+    assert detail == "pages of 16384 bytes by page table: the system is older than macOS 26"
 
 
-def test_devices_lists_the_metal_device(fake):
-    result = CliRunner().invoke(cli, ["devices"])
-    assert "metal: Fake GPU (kernels emulated), apple9, 4.0 GiB; pages of 16 KiB" in result.output
+def test_devices_lists_the_metal_device_and_how_it_maps_pages(fake):
+    listed = "metal: Fake GPU (kernels emulated), apple9, 4.0 GiB; pages of 16"
+    assert f"{listed} KiB, 64 KiB, 256 KiB\n" in CliRunner().invoke(cli, ["devices"]).output
+    fake.set(sparse=0)
+    why = "by page table: the GPU does not support placement sparse\n"
+    assert f"{listed} KiB {why}" in CliRunner().invoke(cli, ["devices"]).output
 
 
 def test_device_of_a_command_may_come_from_the_environment(fake):
-    fake.set(version=1506)
+    fake.set(family=1006)
     result = CliRunner().invoke(cli, ["generate", "hello"], env={"MTLQ_DEVICE": "metal"})
-    assert "older than macOS 26" in str(result.exception)
+    assert "not an Apple GPU" in str(result.exception)

@@ -11,7 +11,6 @@ import pytest
 from mtlqwen.config import ModelConfig
 from mtlqwen.device import Device
 from mtlqwen.doctor import compare
-from mtlqwen.errors import DeviceError
 from mtlqwen.generation import Completion
 from mtlqwen.gguf import open_gguf
 from mtlqwen.llm import LLM
@@ -85,10 +84,10 @@ def test_demo_model_gives_the_tokens_of_the_cpu(fake, prompts):
         np.testing.assert_allclose(metal[0], reference_logits(ids), atol=0.02)
 
 
-def test_model_on_a_system_without_sparse_buffers_is_refused_with_the_reason(fake):
-    fake.set(version=1506)
-    with Device.open("metal") as device, pytest.raises(DeviceError, match="older than macOS 26"):
-        Runner(device, demo_model_path(), **SETTINGS)
+def test_page_tables_give_the_logits_of_sparse_buffers(fake, prompts):
+    wanted = run_on("metal", prompts[:1], 3)
+    fake.set(version=1400)
+    np.testing.assert_array_equal(run_on("metal", prompts[:1], 3), wanted)
 
 
 def ask_twice(kind: str, **options) -> tuple[Completion, Completion, list[int]]:
@@ -107,12 +106,22 @@ def ask_twice(kind: str, **options) -> tuple[Completion, Completion, list[int]]:
         return first, llm.generate(turns, params), llm.engine.stats.accepted
 
 
-DRAFTS = [{}, {"drafter": "demo", "draft_width": 5}, {"draft": "ngram", "draft_width": 3}]
+DFLASH, NGRAM = {"drafter": "demo", "draft_width": 5}, {"draft": "ngram", "draft_width": 3}
 
 
-@pytest.mark.parametrize("options", DRAFTS, ids=["plain", "dflash", "ngram"])
-def test_engine_gives_the_tokens_of_the_cpu_also_after_a_prefix_hit(fake, options):
+@pytest.mark.parametrize(
+    ("options", "version"),
+    [
+        pytest.param({}, 2604, id="plain"),
+        pytest.param(DFLASH, 2604, id="dflash"),
+        pytest.param(NGRAM, 2604, id="ngram"),
+        pytest.param({}, 1400, id="plain, page tables"),
+        pytest.param(DFLASH, 1500, id="dflash, page tables"),
+    ],
+)
+def test_engine_gives_the_tokens_of_the_cpu_also_after_a_prefix_hit(fake, options, version):
     """Drafts: of five rows and more, and of fewer, which go through other kernels."""
+    fake.set(version=version)
     with fake.put_aside():
         wanted = ask_twice("cpu")
     got = ask_twice("metal", **options)

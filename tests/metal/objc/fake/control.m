@@ -126,13 +126,17 @@ double fake_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* A touch of an unmapped tile ends the process with the name of the tile. */
+#define NULL_BYTES (1u << 24) /* from address 0 on: further than any kernel goes into a page */
+
+/* A touch of an unmapped tile, or through an unmapped entry of a page table, ends the process. */
 static void report_fault(int number, siginfo_t *fault, void *context)
 {
     (void)context;
     NSUInteger tile;
     if (fake_find_tile(fault->si_addr, &tile))
         fake_stop("access to unmapped tile %lu of a sparse buffer", tile);
+    if ((uintptr_t)fault->si_addr < NULL_BYTES)
+        fake_stop("access through an unmapped entry of a page table");
     signal(number, SIG_DFL);
 }
 

@@ -7,13 +7,15 @@
 
 extern void fake_count(const char *name, long change);
 
+@implementation FakeUses
+@end
 @implementation FakeCommand
 - (void)dealloc
 {
     for (int i = 0; i < NUM_BUFFERS; i++)
         free(bytes[i]);
 }
-static bool is_resident(id allocation, FakeResidencySet *__strong *sets, int numSets)
+static bool is_resident(const void *allocation, FakeResidencySet *__strong *sets, int numSets)
 {
     for (int i = 0; i < numSets; i++)
         if ([sets[i] holds:allocation])
@@ -26,14 +28,28 @@ static NSString *check_residency(FakeBuffer *buffer, FakeResidencySet *__strong 
     if (!numSets)
         return nil;
     id allocation = buffer->heap ? (id)buffer->heap : (id)buffer;
-    if (!is_resident(allocation, sets, numSets))
+    if (!is_resident((__bridge const void *)allocation, sets, numSets))
         return @"a buffer is not resident";
     FakeHeap *known = nil;
     for (NSUInteger i = 0; i < buffer->numTiles; i++) {
         FakeHeap *heap = buffer->mappings[i];
-        if (heap && heap != known && !is_resident(heap, sets, numSets))
+        if (heap && heap != known && !is_resident((__bridge const void *)heap, sets, numSets))
             return @"a heap that a sparse buffer maps is not resident";
         known = heap;
+    }
+    return nil;
+}
+/* A kernel may follow any address that was given away, so all of those buffers must be resident. */
+- (NSString *)checkAddressed:(FakeResidencySet *__strong *)sets count:(int)numSets
+{
+    const void *addressed[MAX_ADDRESSED];
+    int numLiving = fake_addressed(numAddressed, addressed);
+    for (int i = 0; i < numLiving; i++) {
+        bool isUsed = is_resident(addressed[i], sets, numSets);
+        for (int j = 0; j < uses->count && !isUsed; j++)
+            isUsed = (__bridge const void *)uses->buffers[j] == addressed[i];
+        if (!isUsed)
+            return @"a buffer whose address was taken is not resident";
     }
     return nil;
 }
@@ -68,6 +84,10 @@ static NSString *check_residency(FakeBuffer *buffer, FakeResidencySet *__strong 
 }
 - (NSString *)runWithSets:(FakeResidencySet *__strong *)sets count:(int)numSets
 {
+    if (kind == FAKE_COPY) { /* what a blit binds is resident for it */
+        memcpy(buffers[1]->address + offsets[1], buffers[0]->address + offsets[0], range.length);
+        return nil;
+    }
     NSString *failure = nil;
     for (int i = 0; i < NUM_BUFFERS && !failure; i++)
         if (buffers[i])
@@ -86,6 +106,9 @@ static NSString *check_residency(FakeBuffer *buffer, FakeResidencySet *__strong 
         return @"injected fault of the GPU";
     if (threads.width * threads.height * threads.depth > (NSUInteger)fake_get("max_threads"))
         return nil; /* Metal drops it without a word */
+    failure = [self checkAddressed:sets count:numSets];
+    if (failure)
+        return failure;
     return [self dispatch];
 }
 @end
@@ -96,12 +119,14 @@ static NSString *check_residency(FakeBuffer *buffer, FakeResidencySet *__strong 
     FakeBuffer *buffers[NUM_BUFFERS];
     NSUInteger offsets[NUM_BUFFERS], numBytes[NUM_BUFFERS];
     char bytes[NUM_BUFFERS][4096];
+    FakeUses *uses;
     int depth;
     bool isConcurrent;
 }
 - (instancetype)initWithBuffer:(FakeCommandBuffer *)buffer type:(MTLDispatchType)type
 {
     target = buffer;
+    uses = [FakeUses new];
     isConcurrent = type == MTLDispatchTypeConcurrent;
     return self;
 }
@@ -134,6 +159,8 @@ static NSString *check_residency(FakeBuffer *buffer, FakeResidencySet *__strong 
     command->value = isConcurrent;
     command->pipeline = pipeline;
     command->threads = threads;
+    command->uses = uses;
+    command->numAddressed = fake_num_addressed();
     for (int i = 0; i < NUM_BUFFERS; i++) {
         command->buffers[i] = buffers[i];
         command->offsets[i] = offsets[i];
@@ -165,6 +192,32 @@ static NSString *check_residency(FakeBuffer *buffer, FakeResidencySet *__strong 
         fake_stop("a barrier that does not cover buffers");
     FakeCommand *command = [FakeCommand new];
     command->kind = FAKE_BARRIER;
+    [target add:command];
+}
+- (void)useResource:(id<MTLResource>)resource usage:(MTLResourceUsage)usage
+{
+    if (usage != (MTLResourceUsageRead | MTLResourceUsageWrite) || uses->count == MAX_ADDRESSED)
+        fake_stop("useResource: usage %lu of resource %d", usage, uses->count);
+    uses->buffers[uses->count++] = (FakeBuffer *)resource;
+}
+/* Memory is untracked: copies of an encoder run in any order. */
+- (void)copyFromBuffer:(id<MTLBuffer>)source
+          sourceOffset:(NSUInteger)sourceOffset
+              toBuffer:(id<MTLBuffer>)to
+     destinationOffset:(NSUInteger)toOffset
+                  size:(NSUInteger)size
+{
+    if (!size || size % 4 || sourceOffset % 4 || toOffset % 4 ||
+        sourceOffset + size > source.length || toOffset + size > to.length)
+        fake_stop("a copy of %lu bytes from %lu to %lu", size, sourceOffset, toOffset);
+    FakeCommand *command = [FakeCommand new];
+    command->kind = FAKE_COPY;
+    command->value = true;
+    command->buffers[0] = (FakeBuffer *)source;
+    command->buffers[1] = (FakeBuffer *)to;
+    command->offsets[0] = sourceOffset;
+    command->offsets[1] = toOffset;
+    command->range.length = size;
     [target add:command];
 }
 - (void)fillBuffer:(id<MTLBuffer>)buffer range:(NSRange)range value:(uint8_t)value

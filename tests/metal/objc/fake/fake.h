@@ -28,6 +28,7 @@ void fake_trace(NSString *line); /* if a capture runs */
 /* ---- worker.m ---- */
 @interface FakeWorker : NSObject
 - (void)add:(void (^)(FakeWorker *worker))work;
+- (void)finish; /* what was added, then the thread */
 - (bool)stops;
 @end
 
@@ -58,6 +59,10 @@ void fake_trace(NSString *line); /* if a capture runs */
     NSUInteger numTiles;
 }
 @end
+/* How many buffers gave away their address so far; those of the first `count` that still live. */
+uint64_t fake_num_addressed(void);
+#define MAX_ADDRESSED 64
+int fake_addressed(uint64_t count, const void *buffers[MAX_ADDRESSED]);
 NSUInteger fake_tile_bytes(MTLSparsePageSize size);
 id<MTLBuffer> fake_buffer(NSUInteger length, MTLResourceOptions options);
 id<MTLBuffer> fake_wrap(void *address, NSUInteger length);
@@ -67,7 +72,7 @@ id<MTLHeap> fake_heap(MTLHeapDescriptor *descriptor);
 bool fake_find_tile(const void *address, NSUInteger *tile);
 
 @interface FakeResidencySet : NSObject <MTLResidencySet>
-- (bool)holds:(id)allocation;
+- (bool)holds:(const void *)allocation;
 @end
 
 @interface FakeMapper : NSObject <MTL4CommandQueue>
@@ -100,7 +105,15 @@ id<MTLComputePipelineState> fake_pipeline(MTLComputePipelineDescriptor *descript
 id<MTLBinaryArchive> fake_archive(MTLBinaryArchiveDescriptor *descriptor, NSError **error);
 
 /* ---- queue.m, encoder.m ---- */
-typedef enum { FAKE_WAIT, FAKE_SIGNAL, FAKE_DISPATCH, FAKE_BARRIER, FAKE_FILL } FakeKind;
+typedef enum { FAKE_WAIT, FAKE_SIGNAL, FAKE_DISPATCH, FAKE_BARRIER, FAKE_FILL, FAKE_COPY } FakeKind;
+
+/* What an encoder was told of by useResource. */
+@interface FakeUses : NSObject {
+@public
+    FakeBuffer *buffers[MAX_ADDRESSED];
+    int count;
+}
+@end
 
 @interface FakeCommand : NSObject {
 @public
@@ -113,6 +126,8 @@ typedef enum { FAKE_WAIT, FAKE_SIGNAL, FAKE_DISPATCH, FAKE_BARRIER, FAKE_FILL } 
     NSUInteger offsets[NUM_BUFFERS], indirectOffset;
     void *bytes[NUM_BUFFERS];
     NSRange range;
+    FakeUses *uses;
+    uint64_t numAddressed; /* when it was encoded */
 }
 /* What is wrong, or nil. */
 - (NSString *)runWithSets:(FakeResidencySet *__strong *)sets count:(int)numSets;

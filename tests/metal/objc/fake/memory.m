@@ -70,6 +70,62 @@ id<MTLHeap> fake_heap(MTLHeapDescriptor *descriptor)
 
 /* ---- buffers ------------------------------------------------------------------------------- */
 
+static pthread_mutex_t addressed_mutex = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t num_addressed; /* ever */
+static struct {
+    const void *buffer;
+    uint64_t number; /* from 1 */
+} addressed[MAX_ADDRESSED];
+
+uint64_t fake_num_addressed(void)
+{
+    pthread_mutex_lock(&addressed_mutex);
+    uint64_t number = num_addressed;
+    pthread_mutex_unlock(&addressed_mutex);
+    return number;
+}
+
+int fake_addressed(uint64_t count, const void *buffers[MAX_ADDRESSED])
+{
+    int found = 0;
+    pthread_mutex_lock(&addressed_mutex);
+    for (int i = 0; i < MAX_ADDRESSED; i++)
+        if (addressed[i].buffer && addressed[i].number <= count)
+            buffers[found++] = addressed[i].buffer;
+    pthread_mutex_unlock(&addressed_mutex);
+    return found;
+}
+
+static int find_addressed(const void *buffer)
+{
+    for (int i = 0; i < MAX_ADDRESSED; i++)
+        if (addressed[i].buffer == buffer)
+            return i;
+    return -1;
+}
+
+static void add_addressed(const void *buffer)
+{
+    pthread_mutex_lock(&addressed_mutex);
+    if (find_addressed(buffer) < 0) {
+        int place = find_addressed(NULL);
+        if (place < 0)
+            fake_stop("addresses of more than %d buffers", MAX_ADDRESSED);
+        addressed[place].buffer = buffer;
+        addressed[place].number = ++num_addressed;
+    }
+    pthread_mutex_unlock(&addressed_mutex);
+}
+
+static void remove_addressed(const void *buffer)
+{
+    pthread_mutex_lock(&addressed_mutex);
+    int place = find_addressed(buffer);
+    if (place >= 0)
+        addressed[place].buffer = NULL;
+    pthread_mutex_unlock(&addressed_mutex);
+}
+
 #define MAX_SPARSE 256
 static FakeBuffer *__unsafe_unretained sparse_buffers[MAX_SPARSE];
 
@@ -88,8 +144,16 @@ static FakeBuffer *__unsafe_unretained sparse_buffers[MAX_SPARSE];
         fake_stop("the contents of a private buffer");
     return address;
 }
+- (uint64_t)gpuAddress
+{
+    if (isPrivate)
+        fake_stop("the address of a private buffer");
+    add_addressed((__bridge const void *)self);
+    return (uint64_t)address;
+}
 - (void)dealloc
 {
+    remove_addressed((__bridge const void *)self);
     if (isOwned)
         munmap(address, bytes);
     for (NSUInteger i = 0; i < numTiles; i++)
@@ -213,12 +277,12 @@ bool fake_find_tile(const void *address, NSUInteger *tile)
 {
     isRequested = false;
 }
-- (bool)holds:(id)allocation
+- (bool)holds:(const void *)allocation
 {
     bool found = false;
     pthread_mutex_lock(&mutex);
     for (int i = 0; i < MAX_ALLOCATIONS && isRequested; i++)
-        found |= committed[i] == allocation;
+        found |= (__bridge const void *)committed[i] == allocation;
     pthread_mutex_unlock(&mutex);
     return found;
 }
@@ -273,6 +337,10 @@ static void check_update(FakeBuffer *buffer, FakeHeap *heap, MTL4UpdateSparseBuf
 {
     worker = [FakeWorker new];
     return self;
+}
+- (void)dealloc
+{
+    [worker finish];
 }
 - (void)waitForEvent:(id<MTLEvent>)event value:(uint64_t)value
 {

@@ -115,11 +115,11 @@ extern void objc_exception_throw(id object);
 
 /* ---- on the queue's thread ---- */
 
-/* Dispatches between two barriers, in any order. */
+/* Dispatches between two barriers, or copies, in any order. */
 - (int)endOfGroup:(int)first
 {
     int end = first;
-    while (end < count && commands[end]->kind == FAKE_DISPATCH)
+    while (end < count && (commands[end]->kind == FAKE_DISPATCH || commands[end]->kind == FAKE_COPY))
         end++;
     return end;
 }
@@ -144,7 +144,7 @@ extern void objc_exception_throw(id object);
         return @"timeout: waited for an event that nothing signals";
     if (command->kind == FAKE_BARRIER)
         fake_count("barriers", 1);
-    if (command->kind == FAKE_DISPATCH || command->kind == FAKE_FILL)
+    if (command->kind == FAKE_DISPATCH || command->kind == FAKE_FILL || command->kind == FAKE_COPY)
         return [command runWithSets:queue->sets count:queue->numSets];
     return nil;
 }
@@ -199,6 +199,10 @@ extern void objc_exception_throw(id object);
 - (void)addResidencySet:(id<MTLResidencySet>)set
 {
     sets[numSets++] = (FakeResidencySet *)set;
+}
+- (void)dealloc
+{
+    [worker finish];
 }
 @end
 

@@ -58,7 +58,7 @@ static struct timespec after(double seconds)
     int first, count;
     bool stopped;
 }
-/* The thread holds no reference: dealloc waits for it. */
+/* The thread holds no reference of its own: the owner waits for it with finish. */
 static void *run_worker(void *self)
 {
     [(__bridge FakeWorker *)self run];
@@ -104,7 +104,7 @@ static void *run_worker(void *self)
 {
     return stopped;
 }
-- (void)dealloc
+- (void)finish
 {
     pthread_mutex_lock(&mutex);
     stopped = true;

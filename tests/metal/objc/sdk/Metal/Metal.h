@@ -60,6 +60,7 @@ API_AVAILABLE(macos(15.0))
 
 @protocol MTLBuffer <MTLResource>
 @property(readonly) NSUInteger length;
+@property(readonly) uint64_t gpuAddress;
 - (void *)contents;
 @end
 
@@ -125,10 +126,16 @@ API_AVAILABLE(macos(15.0))
                           indirectBufferOffset:(NSUInteger)offset
                          threadsPerThreadgroup:(MTLSize)threads;
 - (void)memoryBarrierWithScope:(MTLBarrierScope)scope;
+- (void)useResource:(id<MTLResource>)resource usage:(MTLResourceUsage)usage;
 @end
 
 @protocol MTLBlitCommandEncoder <MTLCommandEncoder>
 - (void)fillBuffer:(id<MTLBuffer>)buffer range:(NSRange)range value:(uint8_t)value;
+- (void)copyFromBuffer:(id<MTLBuffer>)source
+          sourceOffset:(NSUInteger)sourceOffset
+              toBuffer:(id<MTLBuffer>)target
+     destinationOffset:(NSUInteger)targetOffset
+                  size:(NSUInteger)size;
 @end
 
 @protocol MTLEvent <NSObject>

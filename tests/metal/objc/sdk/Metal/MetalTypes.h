@@ -14,6 +14,7 @@ typedef NS_OPTIONS(NSUInteger, MTLResourceOptions) {
     MTLResourceStorageModePrivate = 32,
     MTLResourceHazardTrackingModeUntracked = 256,
 };
+typedef NS_OPTIONS(NSUInteger, MTLResourceUsage) { MTLResourceUsageRead = 1, MTLResourceUsageWrite = 2 };
 typedef NS_ENUM(NSInteger, MTLHeapType) { MTLHeapTypeAutomatic = 0, MTLHeapTypePlacement = 1 };
 typedef NS_ENUM(NSInteger, MTLSparsePageSize) {
     MTLSparsePageSize16 = 101,
