@@ -23,6 +23,7 @@ from .config import Keys, ModelConfig, is_always_f32
 from .device import Device
 from .errors import ModelError
 from .gguf import GGUF, TensorType
+from .gguf_header import StringArray
 from .kernels import FLOAT_TYPES, SELECT_TOP
 from .weights import AttentionMixer, MappedTensors, Tensor
 
@@ -75,7 +76,7 @@ class DrafterConfig:
         whole_head = {"attention.value_length": head_dim, "rope.dimension_count": head_dim}
         for key, expected in (ABSENT | whole_head).items():
             value = keys.raw(key, expected)
-            if value != expected:
+            if type(value) is not type(expected) or value != expected:
                 raise keys.error(key, f"{value!r}, not {expected!r}, the only one supported")
         num_heads = keys.integer("attention.head_count")
         num_kv_heads = keys.integer("attention.head_count_kv")
@@ -355,9 +356,11 @@ def _num_vocab_rows(gguf: GGUF) -> int:
     stored = gguf.metadata.get("dflash.vocab_size")
     if isinstance(stored, int):
         return stored
-    tokens = gguf.metadata.get("tokenizer.ggml.tokens", ())
+    tokens = gguf.metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, StringArray):
+        return len(tokens)
     codebook = gguf.tensors.get(CODEBOOKS[0])
-    return len(tokens) or (codebook.shape[0] if codebook else 0)
+    return codebook.shape[0] if codebook else 0
 
 
 def _mask_id(gguf: GGUF) -> int:

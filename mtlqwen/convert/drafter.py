@@ -82,6 +82,9 @@ def drafter_config(checkpoint: Checkpoint) -> DrafterConfig:
     sliding = _sliding_layers(hf, num_layers)
     window = hf.integer("sliding_window") if any(sliding) else 0
     is_causal = dflash.get("is_causal")
+    rope_theta = hf.rope.get("rope_theta")
+    if rope_theta is None:
+        raise hf.error("rope_theta", None, "a number, at the top or in rope_parameters")
     conv_group, selector_rank = _version_2(checkpoint, dflash, hidden_dim)
     return DrafterConfig(
         hidden_dim=hidden_dim,
@@ -90,7 +93,7 @@ def drafter_config(checkpoint: Checkpoint) -> DrafterConfig:
         num_heads=hf.integer("num_attention_heads"),
         num_kv_heads=hf.integer("num_key_value_heads"),
         head_dim=hf.integer("head_dim"),
-        rope_theta=float(hf.rope.get("rope_theta", 1e7)),
+        rope_theta=float(rope_theta),
         norm_eps=hf.number("rms_norm_eps", 1e-6),
         num_vocab_rows=hf.integer("vocab_size"),
         block_size=dflash.integer("block_size", 2, "a whole number from 2"),

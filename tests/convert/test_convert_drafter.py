@@ -14,8 +14,8 @@ from hf_directory import (
 from mtlqwen.convert import convert
 from mtlqwen.drafter import DrafterConfig
 from mtlqwen.errors import ModelError
-from mtlqwen.gguf import TensorType, open_gguf
-from mtlqwen.quants import dequantize
+from mtlqwen.gguf import GGUFWriter, TensorType, open_gguf
+from mtlqwen.quants import dequantize, quantize
 
 
 def write_drafter(path, *, version=1, sizes=None, prefix="", extra=None, **changes):
@@ -144,6 +144,22 @@ def test_codebooks_and_taps_of_version_2_are_never_quantised(tmp_path, file_type
     np.testing.assert_allclose(values, expected, rtol=2**-8)
 
 
+def test_codebooks_that_another_program_quantised_are_read_after_conversion(tmp_path):
+    exact, _ = converted(tmp_path, version=2)
+    path = tmp_path / "quantised.gguf"
+    metadata = {key: exact.encoded_value(key) for key in exact.metadata}
+    types = {name: "Q8_0" if "selector" in name else "F32" for name in exact.tensors}
+    tensors = {n: (TensorType[types[n]], info.shape) for n, info in exact.tensors.items()}
+    with GGUFWriter(path, metadata, tensors) as writer:
+        for name, (type_, _) in tensors.items():
+            writer.write(name, quantize(exact.array(name).view(np.float32), type_))
+    with open_gguf(path) as gguf, pytest.raises(ModelError, match="is Q8_0, but codebooks"):
+        DrafterConfig.from_gguf(gguf)
+    convert(path, tmp_path / "again.gguf", "Q8_0")
+    with open_gguf(tmp_path / "again.gguf") as gguf:
+        assert DrafterConfig.from_gguf(gguf) == DrafterConfig.from_gguf(exact)
+
+
 def test_keys_of_an_early_drafter_lie_at_the_top(tmp_path):
     gguf, _ = converted(
         tmp_path,
@@ -204,6 +220,7 @@ def test_the_tokenizer_comes_from_the_target(tmp_path):
             {"rope_parameters": {"rope_theta": 1e7, "partial_rotary_factor": 0.25}},
             "partial_rotary_factor is 0.25, not 1",
         ),
+        ({"rope_parameters": None}, "rope_theta is None, not a number"),
         ({"output_multiplier": 0.5}, "output_multiplier is 0.5, not 1"),
         ({"version": 2, "sizes": {"conv_kernel_size": 3}}, "conv_kernel_size is 3, not 2"),
         (
