@@ -129,16 +129,22 @@ def test_a_reader_that_leaves_ends_it_quietly():
     assert errors.count("\n") == 1
 
 
+def heed_interrupts() -> None:
+    """A program starts deaf to Ctrl-C if its parent is: what a shell without jobs puts behind &."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_ends_it_cleanly():
     with subprocess.Popen(
         [sys.executable, "-m", "mtlqwen", "generate", QUESTION, "--no-think", "--ignore-eos"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=heed_interrupts,
     ) as process:
         process.stdout.read(5)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=60)
         assert process.returncode == 130
     assert "Traceback" not in errors
 
@@ -164,6 +170,7 @@ def test_chat_on_a_terminal_survives_ctrl_c_and_leaves_on_ctrl_d():
         stdout=terminal,
         stderr=terminal,
         start_new_session=True,
+        preexec_fn=heed_interrupts,
     ) as process:
         os.close(terminal)
         seen = read_until(controller, b"> ")
