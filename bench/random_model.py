@@ -21,6 +21,7 @@ from mtlqwen.config import ModelConfig, config_metadata, expected_tensors
 from mtlqwen.convert import FILE_TYPES, write_model
 from mtlqwen.convert.tensor_source import TensorSource
 from mtlqwen.drafter import DrafterConfig
+from mtlqwen.drafter import config_metadata as drafter_metadata
 from mtlqwen.drafter import expected_tensors as expected_drafter_tensors
 
 # hidden, ffn, layers, query heads, K/V heads, DeltaNet key heads, DeltaNet value heads, tied
@@ -199,36 +200,14 @@ def write_random_drafter(size: str, out: Path, file_type: str, seed: int = 1) ->
         "general.name": f"random drafter {size}",
         "general.file_type": FILE_TYPES[file_type],
         "general.quantization_version": 2,
-        "tokenizer.ggml.mask_token_id": config.mask_id,
-    }
-    metadata |= {f"dflash.{key}": value for key, value in drafter_keys(config).items()}
+        "dflash.context_length": target.max_position,
+    } | drafter_metadata(config)
     rng = np.random.Generator(np.random.SFC64(seed))
     sources = {
         name: random_source(name, shape, num_layers, rng)
         for name, shape in expected_drafter_tensors(config).items()
     }
     write_model(out, metadata, sources, file_type, num_layers, tied=True)
-
-
-def drafter_keys(c: DrafterConfig) -> dict[str, object]:
-    """The `dflash.*` metadata of a config."""
-    return {
-        "block_count": c.num_layers,
-        "context_length": 262144,
-        "embedding_length": c.hidden_dim,
-        "feed_forward_length": c.ffn_dim,
-        "attention.head_count": c.num_heads,
-        "attention.head_count_kv": c.num_kv_heads,
-        "attention.key_length": c.head_dim,
-        "attention.value_length": c.head_dim,
-        "attention.layer_norm_rms_epsilon": c.norm_eps,
-        "attention.sliding_window": DRAFTER_WINDOW,
-        "attention.sliding_window_pattern": np.array(c.windows) > 0,
-        "rope.freq_base": c.rope_theta,
-        "vocab_size": c.num_vocab_rows,
-        "block_size": c.block_size,
-        "target_layers": np.array(c.taps, np.int32) + np.int32(1),
-    }
 
 
 @click.command()
