@@ -11,6 +11,7 @@ from fake_runner import FakeRunner
 
 from mtlqwen.engine import Engine
 from mtlqwen.sampling import SamplingParams
+from mtlqwen.speculation import MAX_DRAFTS
 
 
 class Client:
@@ -32,6 +33,28 @@ class Client:
     @property
     def cached_tokens(self):
         return self.outputs[-1].cached_tokens
+
+
+class OracleDrafts:
+    """Right at the positions where `is_right` says so, wrong by one elsewhere."""
+
+    max_drafts = MAX_DRAFTS
+
+    def __init__(self, is_right=lambda position: True, wants=lambda sequence: True):
+        self.is_right, self.wants = is_right, wants
+        self.oracle = None
+
+    def propose(self, sequence, count):
+        if not self.wants(sequence):
+            return np.empty(0, np.int32)
+        tokens = self.oracle.generate(sequence.tokens(), count)
+        first, num_tokens = sequence.num_tokens, self.oracle.num_tokens
+        wrong = [not self.is_right(first + i) for i in range(count)]
+        return ((np.array(tokens) + wrong) % num_tokens).astype(np.int32)
+
+
+def often(period):
+    return lambda position: position % period != 0
 
 
 class Harness:
@@ -157,6 +180,13 @@ class Harness:
         self.engine.close()
         assert self.runner.num_heaps == 0
         assert self.runner.num_mapped_pages == 0
+
+
+def drafting_harness(drafts, width, *, runner=None, **options):
+    """A harness with a drafter that looks at its context, and drafts from an OracleDrafts."""
+    h = Harness({"drafter": True, **(runner or {})}, drafts=drafts, draft_width=width, **options)
+    drafts.oracle = h.oracle
+    return h
 
 
 def random_ids(seed, count, num_tokens=50):

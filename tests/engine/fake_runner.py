@@ -5,7 +5,7 @@ position is eight bytes per tile derived from the state there, written through p
 map operations change. Logits hash the state with every K/V byte of the sequence. A wrong bank,
 slot, position, mapping, snapshot or bundle copy changes the tokens; touching what is not mapped
 raises. Free memory is junk. The last tile is twice as large as the others. The "tape" of a bank
-holds the tokens that a step with drafts ran.
+holds the tokens that a step with drafts ran. fake_drafter.py adds the context of a drafter.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
+from fake_drafter import FakeDrafter
 
 from mtlqwen import abi
 from mtlqwen.errors import OutOfMemory
@@ -108,12 +109,14 @@ class FakeRunner:
         arena_bundles=512,
         max_mappings=0,
         model_id=b"fake",
+        drafter=False,
     ):
         self.max_slots, self.max_context = max_slots, max_context
         self.pass_tokens, self.block_tokens = pass_tokens, block_tokens
-        self.num_tiles = num_tiles
+        self.num_target_tiles, self.num_tiles = num_tiles, num_tiles + drafter
         self.page_bytes = block_tokens * VALUE_BYTES // pages_per_tile
         self.tile_pages = [pages_per_tile] * (num_tiles - 1) + [2 * pages_per_tile]
+        self.tile_pages += [pages_per_tile] * drafter
         self.bundle_pages = sum(self.tile_pages)
         self.bundle_bytes = self.bundle_pages * self.page_bytes
         self.state_bytes = 16
@@ -122,13 +125,14 @@ class FakeRunner:
         self.device = SimpleNamespace(
             info=SimpleNamespace(max_mappings=max_mappings, memory_bytes=1 << 20), map=self._map
         )
-        self.cache_buffers = [100 + 7 * tile for tile in range(num_tiles)]
+        self.cache_buffers = [100 + 7 * tile for tile in range(self.num_tiles)]
         self.device_ns = 0
-        self.drafting = None
+        self.ns_of_rows = None  # what a pass takes, if not the time that passes here
         self.fail_next: Exception | None = None
         self.num_runs = self.num_rows = self.num_map_ops = 0
         rng = np.random.default_rng(7)
         self._arena = rng.integers(0, 256, arena_bundles * self.bundle_bytes, np.uint8)
+        self.arena = self._arena.view(np.uint64)
         self._used = np.zeros(arena_bundles, bool)
         self._heaps: dict[int, tuple[int, int]] = {}  # id -> first bundle of the arena, bundles
         self._next_heap = 1
@@ -139,6 +143,7 @@ class FakeRunner:
         self.banks = rng.integers(0, 1 << 63, (2, max_slots, 2), np.uint64)  # state, last token
         self.tapes: dict[tuple[int, int], list[int]] = {}  # of (bank, slot)
         self._create_arrays()
+        self.drafting = FakeDrafter(self, num_tiles) if drafter else None
 
     def _create_arrays(self):
         def array(length, dtype=np.int32):
@@ -153,7 +158,7 @@ class FakeRunner:
         self.argmax = np.full(rows, -1, np.int32)
 
     def oracle(self) -> Oracle:
-        return Oracle(self.num_tiles, self.config.num_tokens)
+        return Oracle(self.num_target_tiles, self.config.num_tokens)
 
     # ---- the interface of a runner ---------------------------------------------------------
 
@@ -216,7 +221,10 @@ class FakeRunner:
         if map_ops is not None:
             self._map(map_ops)
         num_rows, num_sequences, num_logit_rows = (int(x) for x in self.batch.header[:3])
-        assert 0 <= num_rows <= self.pass_tokens and 1 <= num_sequences <= self.max_slots
+        assert 0 <= num_rows <= self.pass_tokens
+        assert (self.drafting is None) <= num_sequences <= self.max_slots
+        if self.drafting is not None:
+            self.drafting.run()
         slots = self.batch.sequence_slots[:num_sequences]
         assert len(set(slots.tolist())) == num_sequences, "two sequences in one slot"
         wanted = {int(r): i for i, r in enumerate(self.batch.logit_rows[:num_logit_rows])}
@@ -227,6 +235,8 @@ class FakeRunner:
         self.num_runs += 1
         self.num_rows += num_rows
         self.device_ns = time.perf_counter_ns() - start
+        if self.ns_of_rows is not None:
+            self.device_ns = self.ns_of_rows(num_rows)
 
     # ---- the "model" -----------------------------------------------------------------------
 
@@ -250,15 +260,17 @@ class FakeRunner:
             position, token = kv_valid + row - rows.start, int(b.input_ids[row])
             assert b.positions[row] == position and b.row_sequence[row] == index
             state, last = next_state(state, last, token), token
-            for tile in range(self.num_tiles):
-                word = self._words(tile, slot, np.array([position]))
-                self._arena.view(np.uint64)[word] = kv_value(state, tile)
+            for tile in range(self.num_target_tiles):
+                word = self.words(tile, slot, np.array([position]))
+                self.arena[word] = kv_value(state, tile)
+            if self.drafting is not None:
+                self.drafting.features[int(b.header[3]) + row] = kv_value(state, 0)
             if row in wanted:
                 self._predict(wanted.pop(row), slot, position + 1, state)
         self.tapes[bank ^ 1, slot] = b.input_ids[list(rows)].tolist() if is_bound else []
         self.banks[bank ^ 1, slot] = replayed if is_bound else (state, last)
 
-    def _words(self, tile, slot, positions):
+    def words(self, tile, slot, positions):
         """Where in the arena the values of positions are, in units of 8 bytes."""
         stride = self.tile_pages[tile] // self.tile_pages[0]
         word = (slot * self.max_context + positions) * stride
@@ -272,8 +284,8 @@ class FakeRunner:
         with np.errstate(over="ignore"):
             weights = position_weight(positions.astype(np.uint64))
             values = [
-                self._arena.view(np.uint64)[self._words(tile, slot, positions)]
-                for tile in range(self.num_tiles)
+                self.arena[self.words(tile, slot, positions)]
+                for tile in range(self.num_target_tiles)
             ]
             digest = int((np.array(values) * weights).sum(dtype=np.uint64))
         valid = self.config.num_tokens

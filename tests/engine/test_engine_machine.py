@@ -1,7 +1,7 @@
 """Whatever happens, in any order: the tokens of a lone cold run, and memory that adds up."""
 
 import hypothesis.strategies as st
-from engine_harness import Harness, random_ids
+from engine_harness import OracleDrafts, drafting_harness, often, random_ids
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -18,6 +18,7 @@ class EngineMachine(RuleBasedStateMachine):
         pages_per_tile=st.sampled_from([1, 2]),
         policy=st.sampled_from([0.0, 0.5, 1.0]),
         chunk_tokens=st.sampled_from([16, 64]),
+        width=st.sampled_from([0, 2, 15]),
     )
     def create(
         self,
@@ -29,9 +30,12 @@ class EngineMachine(RuleBasedStateMachine):
         pages_per_tile,
         policy,
         chunk_tokens,
+        width,
     ):
-        self.harness = Harness(
-            {
+        self.harness = drafting_harness(
+            OracleDrafts(often(3), lambda sequence: sequence.num_tokens % 30 > 10),
+            width,
+            runner={
                 "max_slots": slots,
                 "max_context": 256,
                 "pass_tokens": pass_tokens,

@@ -2,53 +2,28 @@
 
 import numpy as np
 import pytest
-from engine_harness import Harness, random_ids
+from engine_harness import Harness, OracleDrafts, drafting_harness, often, random_ids
 
 from mtlqwen._sequence import Sequence
 from mtlqwen.sampling import SamplingParams
 from mtlqwen.speculation import MAX_DRAFTS, Acceptance, CostCurve, PromptLookup, Speculation
 
 
-class OracleDrafts:
-    """Right at the positions where `is_right` says so, wrong by one elsewhere."""
-
-    max_drafts = MAX_DRAFTS
-
-    def __init__(self, is_right=lambda position: True):
-        self.is_right = is_right
-        self.oracle = None
-
-    def propose(self, sequence, count):
-        tokens = self.oracle.generate(sequence.tokens(), count)
-        first, num_tokens = sequence.num_tokens, self.oracle.num_tokens
-        wrong = [not self.is_right(first + i) for i in range(count)]
-        return ((np.array(tokens) + wrong) % num_tokens).astype(np.int32)
-
-
-def harness(drafts, width, **options):
-    h = Harness(drafts=drafts, draft_width=width, **options)
-    drafts.oracle = h.oracle
-    return h
-
-
-def often(period):
-    return lambda position: position % period != 0
-
-
 @pytest.mark.parametrize("width", range(MAX_DRAFTS + 1))
 @pytest.mark.parametrize("is_right", [often(1), often(2), often(5), lambda position: True])
 def test_any_width_gives_the_tokens_of_plain_decoding(width, is_right):
-    h = harness(OracleDrafts(is_right), width)
+    h = drafting_harness(OracleDrafts(is_right), width)
     h.run(random_ids(1, 20), 40)
     h.close()
 
 
 @pytest.mark.parametrize("width", [1, 4, 15])
 def test_right_drafts_save_passes(width):
-    h = harness(OracleDrafts(), width)
+    h = drafting_harness(OracleDrafts(), width)
     h.run(random_ids(1, 20), 1 + 6 * (width + 1))
     assert h.runner.num_runs == 1 + 6 + 1  # the prompt, six passes, one that replays for the entry
     stats = h.engine.stats
+    assert h.runner.drafting.num_injections == 6 + 1
     assert stats.accepted == stats.drafted == [6] * width + [0] * (MAX_DRAFTS - width)
     assert stats.tokens_per_pass == pytest.approx((1 + 6 * (width + 1)) / 7)
 
@@ -57,7 +32,9 @@ def test_right_drafts_save_passes(width):
 def test_a_rejection_at_any_position_leaves_nothing_behind(rejected):
     prompt = random_ids(2, 17)
     first = len(prompt) + 1  # position of the first draft
-    h = harness(OracleDrafts(lambda position: position != first + rejected - 1), MAX_DRAFTS)
+    h = drafting_harness(
+        OracleDrafts(lambda position: position != first + rejected - 1), MAX_DRAFTS
+    )
     h.run(prompt, 40)
     assert h.engine.stats.accepted[rejected - 1] < h.engine.stats.drafted[rejected - 1]
     h.close()
@@ -68,7 +45,7 @@ def test_a_rejection_at_any_position_leaves_nothing_behind(rejected):
 def test_limits_and_stop_tokens_inside_a_run_of_right_drafts_end_it_there(width, count):
     """Case A20."""
     prompt = random_ids(3, 12)
-    h = harness(OracleDrafts(), width)
+    h = drafting_harness(OracleDrafts(), width)
     assert len(h.run(prompt, count).tokens) == count
     plain = h.oracle.generate(prompt, 60)
     h.run(prompt, 60, stop_ids={plain[count - 1]})
@@ -77,14 +54,16 @@ def test_limits_and_stop_tokens_inside_a_run_of_right_drafts_end_it_there(width,
 
 
 def test_the_last_position_of_the_context_is_reached_and_not_passed():
-    h = harness(OracleDrafts(), 15, runner={"max_context": 64})
+    h = drafting_harness(OracleDrafts(), 15, runner={"max_context": 64})
     client = h.run(random_ids(4, 30), 500)
     assert len(client.tokens) == 34 and client.finish_reason == "length"
 
 
 def test_with_and_without_drafts_long_and_short_prompts_share_passes():
     for width in (0, 2, 15):
-        h = harness(OracleDrafts(often(3)), width, runner={"max_slots": 4, "pass_tokens": 16})
+        h = drafting_harness(
+            OracleDrafts(often(3)), width, runner={"max_slots": 4, "pass_tokens": 16}
+        )
         clients = [h.submit(random_ids(10 + i, 1 + 9 * i), 12) for i in range(7)]
         h.drain()
         for client in clients:
@@ -93,7 +72,9 @@ def test_with_and_without_drafts_long_and_short_prompts_share_passes():
 
 
 def test_drafts_take_only_the_rows_that_prompts_leave():
-    h = harness(OracleDrafts(), 15, runner={"max_slots": 2, "pass_tokens": 16, "max_context": 512})
+    h = drafting_harness(
+        OracleDrafts(), 15, runner={"max_slots": 2, "pass_tokens": 16, "max_context": 512}
+    )
     first = h.submit(random_ids(1, 3), 60)
     h.step(3)
     h.submit(random_ids(2, 300), 4)
@@ -107,7 +88,7 @@ def test_drafts_take_only_the_rows_that_prompts_leave():
 @pytest.mark.parametrize("width", [3, 15])
 def test_an_entry_left_after_accepted_drafts_restores_what_a_cold_run_computes(width):
     prompt = random_ids(5, 20)
-    h = harness(OracleDrafts(often(4)), width)
+    h = drafting_harness(OracleDrafts(often(4)), width)
     first = h.run(prompt, 41)
     longer = [*prompt, *first.tokens, *random_ids(6, 5)]
     second = h.run(longer, 30)
@@ -117,7 +98,7 @@ def test_an_entry_left_after_accepted_drafts_restores_what_a_cold_run_computes(w
 
 def test_a_prompt_that_waits_for_a_running_answer_gets_its_entry_where_it_asked():
     prompt = random_ids(7, 30)
-    h = harness(OracleDrafts(often(3)), 15)
+    h = drafting_harness(OracleDrafts(often(3)), 15)
     first = h.submit(prompt, 60)
     h.step(4)
     second = h.submit([*prompt, *first.tokens, *random_ids(8, 20)], 20)
@@ -129,7 +110,7 @@ def test_a_prompt_that_waits_for_a_running_answer_gets_its_entry_where_it_asked(
 
 
 def test_preempted_sequences_give_the_same_tokens():
-    h = harness(OracleDrafts(often(4)), 7, bundles=9, snapshots=0)
+    h = drafting_harness(OracleDrafts(often(4)), 7, bundles=9, snapshots=0)
     clients = [h.submit(random_ids(20 + i, 20), 60) for i in range(4)]
     h.drain()
     assert h.engine.stats.preemptions > 0
@@ -139,7 +120,7 @@ def test_preempted_sequences_give_the_same_tokens():
 
 
 def test_memory_for_drafts_is_given_up_before_a_sequence_is():
-    h = harness(OracleDrafts(), 15, bundles=4, snapshots=0, runner={"max_context": 64})
+    h = drafting_harness(OracleDrafts(), 15, bundles=4, snapshots=0, runner={"max_context": 64})
     clients = [h.submit(random_ids(i, 20), 12) for i in range(2)]  # 32 positions each, no more
     h.drain()
     assert h.engine.stats.preemptions == 0
@@ -160,7 +141,7 @@ def test_memory_for_drafts_is_given_up_before_a_sequence_is():
 )
 def test_a_seed_gives_the_same_answer_with_and_without_drafts(params, width):
     prompt = random_ids(9, 15)
-    plain, drafted = Harness(), harness(OracleDrafts(often(2)), width)
+    plain, drafted = Harness(), drafting_harness(OracleDrafts(often(2)), width)
     for h in (plain, drafted):
         h.submit(prompt, 40, seed=5, **params)
         h.drain()
@@ -170,7 +151,7 @@ def test_a_seed_gives_the_same_answer_with_and_without_drafts(params, width):
 
 def test_log_probabilities_come_with_every_token():
     prompt = random_ids(9, 15)
-    plain, drafted = Harness(), harness(OracleDrafts(often(3)), 7)
+    plain, drafted = Harness(), drafting_harness(OracleDrafts(often(3)), 7)
     for h in (plain, drafted):
         h.submit(prompt, 20, logprobs=3)
         h.drain()
@@ -184,7 +165,9 @@ def test_log_probabilities_come_with_every_token():
 def test_sampled_drafts_keep_the_distribution_of_the_target():
     """Chi-square of the second token, the verified one, over 20,000 requests of their own seed."""
     num_tokens, draws = 8, 20_000
-    h = harness(OracleDrafts(), 1, runner={"num_tokens": num_tokens, "max_slots": 4}, snapshots=0)
+    h = drafting_harness(
+        OracleDrafts(), 1, runner={"num_tokens": num_tokens, "max_slots": 4}, snapshots=0
+    )
     rng = np.random.default_rng(1)
     from mtlqwen._sample import Sampler
     from mtlqwen.request import Request
