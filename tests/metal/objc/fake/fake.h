@@ -149,6 +149,8 @@ typedef enum { FAKE_WAIT, FAKE_SIGNAL, FAKE_DISPATCH, FAKE_BARRIER, FAKE_FILL, F
     FakeWorker *worker;
     FakeResidencySet *sets[8];
     int numSets;
+    FakeEvent *lastEvent; /* that the last command buffer signals at its end */
+    uint64_t lastValue, numCommitted, numDone;
 }
 @end
 

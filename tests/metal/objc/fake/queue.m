@@ -93,8 +93,23 @@ extern void objc_exception_throw(id object);
         fake_stop("a completion handler too many or too late");
     handlers[numHandlers++] = block;
 }
+/* Memory is untracked: only events keep command buffers of one queue from running side by side. */
+- (void)checkOrder
+{
+    bool isIdle = __atomic_load_n(&queue->numDone, __ATOMIC_ACQUIRE) == queue->numCommitted ||
+                  [queue->lastEvent waitUntilSignaledValue:queue->lastValue timeoutMS:0];
+    bool waits = count && commands[0]->kind == FAKE_WAIT && commands[0]->event == queue->lastEvent &&
+                 commands[0]->value >= queue->lastValue;
+    if (!isIdle && !waits)
+        fake_stop("a command buffer that does not wait for the one before");
+    bool signals = count && commands[count - 1]->kind == FAKE_SIGNAL;
+    queue->lastEvent = signals ? commands[count - 1]->event : nil;
+    queue->lastValue = signals ? commands[count - 1]->value : 0;
+    queue->numCommitted++;
+}
 - (void)commit
 {
+    [self checkOrder];
     if (isEncoding || state != MTLCommandBufferStatusNotEnqueued)
         fake_stop("commit with an open encoder, or twice");
     state = MTLCommandBufferStatusCommitted;
@@ -169,6 +184,7 @@ extern void objc_exception_throw(id object);
         handlers[i](self);
     for (int i = 0; i < numHandlers; i++)
         handlers[i] = nil;
+    __atomic_add_fetch(&queue->numDone, 1, __ATOMIC_RELEASE);
     pthread_mutex_lock(&mutex);
     isDone = true;
     pthread_cond_broadcast(&changed);
