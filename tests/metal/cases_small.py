@@ -45,9 +45,9 @@ def small_cases() -> dict[str, list[Case]]:
         ],
         "attention": [
             sequences.attention_case(heads(4, 2), Batch([2, 1], [127, 0], [0, 1], 256), 1),
-            sequences.attention_case(heads(1, 1), Batch([1], [130], [0], 256)),
-            sequences.attention_case(heads(4, 2), Batch([6, 5], [60, 125], [1, 0], 256)),
-            sequences.attention_case(blocks, Batch([3, 6], [130, 130], [1, 0], 256)),
+            sequences.attention_case(heads(1, 1), Batch([1], [130], [0], 256), 2),
+            sequences.attention_case(heads(4, 2), Batch([6, 5], [60, 125], [1, 0], 256), 2),
+            sequences.attention_case(blocks, Batch([3, 6], [130, 130], [1, 0], 256), 2),
         ],
         "paged": cases_paged.small_cases(),
         "conv": [sequences.conv_case(1, 200, mixed), sequences.conv_case(1, 200, drafts)],
