@@ -26,6 +26,16 @@ def demo_f32(tmp_path_factory):
 @pytest.fixture
 def open_runner():
     """Opens runners that are closed, with their devices, at the end of the test."""
+    yield from _runners()
+
+
+@pytest.fixture(scope="module")
+def open_module_runner():
+    """The same for all tests of a module."""
+    yield from _runners()
+
+
+def _runners():
     opened = []
 
     def open_one(path, *, num_threads=2, isa=None, **options) -> Runner:
