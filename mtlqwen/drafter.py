@@ -24,12 +24,11 @@ from .device import Device
 from .errors import ModelError
 from .gguf import GGUF, TensorType
 from .gguf_header import StringArray
-from .kernels import FLOAT_TYPES, SELECT_TOP
+from .kernels import FLOAT_TYPES, LANES, SELECT_TOP
 from .weights import AttentionMixer, MappedTensors, Tensor
 
 MAX_LAYERS = 64
 BLOCK_TAPS = 2  # of a DFlash 2 convolution: a row and the one before it
-LANES = 16  # heads, groups of channels and ranks are multiples of it
 CODEBOOKS = ("selector_predecessor.weight", "selector_successor.weight")
 ABSENT = {  # values of keys as if they were not there, the only ones the network is written for
     "embedding_scale": 1.0,
@@ -71,8 +70,6 @@ class DrafterConfig:
         keys = Keys(gguf, "dflash")
         num_layers = keys.integer("block_count", high=MAX_LAYERS)
         head_dim = keys.integer("attention.key_length")
-        if head_dim % LANES:
-            raise keys.error("attention.key_length", f"{head_dim}, not a multiple of {LANES}")
         whole_head = {"attention.value_length": head_dim, "rope.dimension_count": head_dim}
         for key, expected in (ABSENT | whole_head).items():
             value = keys.raw(key, expected)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .config import ModelConfig
+from .errors import ModelError
 from .gguf import TensorType
 from .plan import Memory, Operand, PlanBuilder, Value
 from .weights import AttentionMixer, DeltaMixer, Tensor
@@ -19,6 +20,10 @@ TAPE = 0  # layout of what delta records (docs/benchmarks.md, "Rollback")
 
 FLOAT_TYPES = frozenset({TensorType.F32, TensorType.F16, TensorType.BF16})
 UNIT_EPS = 1e-6  # on the sum of squares of q and k, fixed by the architecture
+
+# What shapes the kernels take (docs/cpu-arithmetic.md).
+LANES, STRIPE = 16, 32
+MAX_HEAD_DIM, MAX_GROUP, MAX_CHANNELS = 512, 96, 1 << 18
 
 # One record of `quantize` holds 256 activations of one row (kernels/cpu/quantize.h).
 QUANTIZED_VALUES = 256
@@ -236,6 +241,12 @@ class CpuKernels:
     def conv(self, u: Value, mixer: DeltaMixer, state: DeltaState) -> Value:
         """Causal convolution and SiLU over q, k, v channels; q and k to unit length."""
         c = self.config
+        _check_heads("key heads", c.key_dim, LANES)
+        if c.num_channels % c.key_dim or c.num_channels > MAX_CHANNELS:
+            raise ModelError(
+                f"a convolution of {c.num_channels} channels cannot be run: the kernels take"
+                f" multiples of the {c.key_dim} of a head up to {MAX_CHANNELS}"
+            )
         y = self._value(ROWS, c.num_channels)
         row = TapeRow.of(c)
         args = struct.pack(
@@ -261,6 +272,7 @@ class CpuKernels:
     def delta(self, qkv: Value, a: Value, b: Value, mixer: DeltaMixer, state: DeltaState) -> Value:
         """The gated delta rule over each sequence's rows."""
         c = self.config
+        _check_heads("value heads", c.value_dim, STRIPE)
         o = self._value(ROWS, c.num_value_heads * c.value_dim)
         args = struct.pack(
             "=IIIIQQQQQII",
@@ -353,6 +365,7 @@ class CpuKernels:
         is_gated: bool,
     ) -> None:
         """queries: q, its norm and where the turned q goes; keys_values: k, v and the norm of k."""
+        _check_heads("attention heads", heads.head_dim, LANES)
         k, v, key_norm = keys_values
         q, query_norm, turned = queries or (k, key_norm, k)  # not touched
         args = struct.pack(
@@ -381,6 +394,11 @@ class CpuKernels:
         is_causal: bool,
         window: int,
     ) -> Value:
+        group = heads.num_heads // heads.num_kv_heads
+        if group > MAX_GROUP:
+            raise ModelError(
+                f"{group} query heads to a key head cannot be run: the kernels take {MAX_GROUP}"
+            )
         o = self._value(ROWS, heads.num_heads * heads.head_dim)
         workspace = self.plan.value(ROWS, 0, self._attention_workspace_bytes(heads))
         args = struct.pack(
@@ -448,3 +466,11 @@ class CpuKernels:
         label: str,
     ) -> None:
         self.plan.dispatch(kernel, args, operands, out, label)
+
+
+def _check_heads(what: str, dim: int, multiple: int) -> None:
+    if dim % multiple or dim > MAX_HEAD_DIM:
+        raise ModelError(
+            f"{what} of {dim} values cannot be run: the kernels take multiples of {multiple} up to"
+            f" {MAX_HEAD_DIM}"
+        )

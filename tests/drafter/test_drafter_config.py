@@ -96,7 +96,6 @@ def test_a_stored_causal_flag_counts_for_every_layer(tmp_path):
         ({"mask_token_id": None}, "mask_token_id is None"),
         ({"head_count_kv": 3}, "no divisor of 2"),
         ({"value_length": 32}, "value_length is 32, not 16"),
-        ({"key_length": 24}, "key_length is 24, not a multiple of 16"),
         ({"rope.dimension_count": 8}, "rope.dimension_count is 8, not 16"),
         ({"rope.scaling.type": "yarn"}, "rope.scaling.type is 'yarn', not 'none'"),
         ({"embedding_length": 16}, "the config of the file makes it"),

@@ -1,5 +1,7 @@
 """Random models of a few layers, with every head grouping of the family."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from mtlqwen.config import ModelConfig, config_metadata, expected_tensors, is_always_f32
@@ -7,8 +9,13 @@ from mtlqwen.gguf import GGUFWriter, TensorType
 from mtlqwen.quants import quantize
 
 
-def write_tiny_model(path, *, values_per_key=2, tied=True, file_type="F32", num_layers=4) -> None:
-    """A model without a tokenizer; weights of a scale that keeps activations near one."""
+def write_tiny_model(
+    path, *, values_per_key=2, tied=True, file_type="F32", num_layers=4, **changes
+) -> None:
+    """A model without a tokenizer; weights of a scale that keeps activations near one.
+
+    `changes` are those of the config.
+    """
     key_heads, num_heads = 2, 4
     config = ModelConfig(
         name="tiny",
@@ -32,6 +39,7 @@ def write_tiny_model(path, *, values_per_key=2, tied=True, file_type="F32", num_
         num_tokens=512,
         tied=tied,
     )
+    config = replace(config, **changes)
     rng = np.random.default_rng([values_per_key, tied])
     shapes = expected_tensors(config)
     matrix = TensorType[file_type]
