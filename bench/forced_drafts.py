@@ -23,7 +23,7 @@ from mtlqwen.engine import Engine
 from mtlqwen.gguf import open_gguf
 from mtlqwen.load import BLOCK_TOKENS, close_engine, open_engine
 from mtlqwen.runner import Runner
-from mtlqwen.speculation import MAX_DRAFTS
+from mtlqwen.speculation import MAX_DRAFTS, BlockDrafts
 
 MAX_BATCH = 8
 MAX_ROWS = MAX_BATCH * (1 + MAX_DRAFTS)  # of a pass
@@ -38,6 +38,7 @@ class ForcedDrafts:
     """
 
     max_drafts = MAX_DRAFTS
+    likelihood = BlockDrafts.likelihood
 
     def __init__(self, prompts: Items[list[int]], answers: Items[list[int]], acceptance: float):
         pairs = zip(prompts, answers, strict=True)

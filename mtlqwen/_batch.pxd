@@ -19,5 +19,6 @@ cdef class Batch:
     cdef Py_ssize_t num_sequences
     cdef readonly Py_ssize_t num_rows
     cdef readonly Py_ssize_t num_logit_rows
+    cdef readonly Py_ssize_t num_injected
     cdef void fill(self, Py_ssize_t n) noexcept nogil
     cdef void fill_drafts(self, Py_ssize_t n) noexcept nogil

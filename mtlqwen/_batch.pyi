@@ -10,6 +10,7 @@ class Batch:
 
     num_rows: int
     num_logit_rows: int
+    num_injected: int  # rows of features that become context in this pass
     features: FeatureLog | None
     def __init__(self, arrays: Any, drafting: Any = None) -> None: ...
     def pack(self, live: list[Sequence], inject: bool = False) -> int:

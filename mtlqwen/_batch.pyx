@@ -64,6 +64,7 @@ cdef class Batch:
                 self.fill_drafts(n)
                 inject = inject or self.draft_header[0] > 0
                 self.header[3] = self.features.open_pass(rows, inject)
+                self.num_injected = self.features.header[0]
         return rows
 
     def keep_features(self):

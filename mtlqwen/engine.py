@@ -277,8 +277,6 @@ class Engine:
         self._stats.steps += 1
         self._stats.computed_tokens += self.batch.num_rows
         self._stats.device_ns += self.runner.device_ns
-        if self.speculation is not None and self.batch.num_rows == self.batch.num_logit_rows:
-            self.speculation.measured(len(self.live), self.batch.num_rows, self.runner.device_ns)
 
     def _commit(self) -> None:
         """Counts the rows as computed and appends the tokens that their logits choose."""
@@ -288,7 +286,11 @@ class Engine:
                 sequence.advance()
             else:
                 self._extend(sequence, greedy)
-        self.batch.keep_features()
+        batch = self.batch
+        if self.speculation is not None and batch.num_rows == batch.num_logit_rows:
+            num_injected, ns = batch.num_injected, self.runner.device_ns
+            self.speculation.measured(len(self.live), batch.num_rows, num_injected, ns)
+        batch.keep_features()
 
     def _extend(self, sequence: Sequence, greedy: list[int]) -> None:
         """Appends what this pass brought a sequence that generates, and counts drafts that were

@@ -7,6 +7,7 @@ counts only where it is what the request chose anyway.
 
 from __future__ import annotations
 
+from bisect import bisect, insort
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -16,20 +17,30 @@ import numpy.typing as npt
 
 from ._sequence import Sequence
 
-MAX_DRAFTS = 15  # of a sequence in one pass
-MEMORY = 0.85  # weight of the passes before the last, in the acceptance of a sequence
-FIRST_GUESS, GUESS_WEIGHT = 0.7, 1.0  # acceptance before anything was verified, in drafts
-LEAST_GAIN = 1.02  # of expected tokens per time over plain decoding
-PROBE_DRAFTS = 2
-FIRST_PAUSE, LAST_PAUSE = 32, 256  # passes that a sequence stands aside between probes
+MAX_DRAFTS = 15  # of a sequence in one pass: blocks of 16 rows are the largest that drafters know
+
+# How sure a sequence is of its drafts. Simulated over acceptances of 0 to 90 % that stay or change
+# and costs of 6 to 30 % a row: within 5 % of the best fixed width where drafting pays.
+MEMORY = 0.9  # weight of the passes before the last that verified
+FADING = 0.98  # of it all in a pass without drafts: a sequence that stood aside tries again
+GUESS_WEIGHT = 2.0  # the proposer's likelihood counts as so many verified drafts
+LEAST_LIKELY = 0.05  # a draft less likely to count is not worth asking the price of
+
+# What drafting may lose against plain decoding, in its passes: trials are paid for, by gains too.
+LOSS = 0.01  # per pass
+FIRST_CREDIT = 2.0  # for the first trials
+MOST_CREDIT = 10.0  # of gains: text that changes for good is noticed soon
+
+LEAST_GAIN = 1.02  # of expected tokens per time over plain decoding: less is noise
 COST_MEMORY = 0.8  # weight of the measurements before the last
-FIRST_SLOPE = 0.04  # cost of a further row, of a pass with one row per sequence, before measured
+FIRST_SLOPE = 0.1  # cost of a further row, of a pass with one row per sequence, before measured
 
 
 class Proposer(Protocol):
     """Where drafts come from."""
 
     max_drafts: int
+    likelihood: float  # that a draft is right, before any of a sequence was verified
 
     def propose(self, sequence: Sequence, count: int) -> npt.NDArray[np.int32]:
         """At most `count` tokens that may follow."""
@@ -39,6 +50,7 @@ class PromptLookup:
     """Drafts what followed the last few tokens where they appeared before: quoting, code edits."""
 
     max_drafts = MAX_DRAFTS
+    likelihood = 0.5  # as seen on the answers of the demo model, for matches of 3 tokens
 
     def propose(self, sequence: Sequence, count: int) -> npt.NDArray[np.int32]:
         return sequence.lookup(count)
@@ -46,6 +58,8 @@ class PromptLookup:
 
 class BlockDrafts:
     """Room for what a drafter on the device puts there before the target reads it."""
+
+    likelihood = 0.7  # common for DFlash on chat
 
     def __init__(self, mask_id: int, block_size: int):
         self.max_drafts = min(MAX_DRAFTS, block_size - 1)
@@ -59,27 +73,22 @@ class BlockDrafts:
 class Acceptance:
     """Running estimate that the next draft of a sequence is right, given those before it were."""
 
-    hits: float = FIRST_GUESS * GUESS_WEIGHT
-    tries: float = GUESS_WEIGHT
-    pause: int = FIRST_PAUSE
-    wait: int = 0  # passes until the next probe
-    probe_due: bool = False
+    hits: float = 0.0
+    tries: float = 0.0
 
-    @property
-    def rate(self) -> float:
-        return self.hits / self.tries
+    def rate(self, likelihood: float) -> float:
+        """`likelihood`: what to think before much was verified."""
+        return (self.hits + GUESS_WEIGHT * likelihood) / (self.tries + GUESS_WEIGHT)
 
     def verified(self, num_drafts: int, accepted: int) -> None:
         """`accepted` of num_drafts were right, the one behind them, if any, was not."""
         self.hits = MEMORY * self.hits + accepted
         self.tries = MEMORY * self.tries + accepted + (accepted < num_drafts)
-        if accepted == num_drafts:
-            self.pause = FIRST_PAUSE
 
-    def stand_aside(self) -> None:
-        self.wait = self.pause
-        self.probe_due = True
-        self.pause = min(2 * self.pause, LAST_PAUSE)
+    def fade(self) -> None:
+        """A pass without drafts."""
+        self.hits *= FADING
+        self.tries *= FADING
 
 
 @dataclass
@@ -88,34 +97,34 @@ class CostCurve:
 
     num_sequences: int
     measured_ns: dict[int, float] = field(default_factory=dict)
-    _curve: list[float] = field(default_factory=list)
+    _rows: list[int] = field(default_factory=list)  # measured, ascending
 
     def measure(self, num_rows: int, ns: int) -> None:
         last = self.measured_ns.get(num_rows)
-        if last is not None:  # a pass that something else held up tells little
-            ns_seen = min(float(ns), 2 * last)
-            self.measured_ns[num_rows] = COST_MEMORY * last + (1 - COST_MEMORY) * ns_seen
-        else:
+        if last is None:
+            insort(self._rows, num_rows)
             self.measured_ns[num_rows] = float(ns)
-        self._curve.clear()
+        else:  # a pass that something else held up tells little
+            seen = min(float(ns), 2 * last)
+            self.measured_ns[num_rows] = COST_MEMORY * last + (1 - COST_MEMORY) * seen
 
     def ns(self, num_rows: int) -> float:
-        """Between measured numbers of rows interpolated, beyond them as the last slope goes on."""
-        if not self._curve:
-            self._draw()
-        return self._curve[min(num_rows - self.num_sequences, len(self._curve) - 1)]
-
-    def _draw(self) -> None:
-        first, most = self.num_sequences, self.num_sequences * (1 + MAX_DRAFTS)
-        known = dict(sorted(self.measured_ns.items()))
-        rows, times = list(known), list(known.values())
-        slope = times[0] * FIRST_SLOPE / first
-        if len(rows) > 1:
-            slope = max(slope / 4, (times[-1] - times[0]) / (rows[-1] - rows[0]))
-        if rows[-1] < most:
-            times.append(times[-1] + slope * (most - rows[-1]))
-            rows.append(most)
-        self._curve = np.interp(np.arange(first, most + 1), rows, times).tolist()
+        """Between measured numbers of rows interpolated, beyond them as the curve rises so far."""
+        known = self.measured_ns.get(num_rows)
+        if known is not None:
+            return known
+        place = bisect(self._rows, num_rows)
+        first, below = self._rows[0], self._rows[place - 1]
+        if place < len(self._rows):
+            above = self._rows[place]
+            slope = (self.measured_ns[above] - self.measured_ns[below]) / (above - below)
+        else:
+            guess = FIRST_SLOPE * self.measured_ns[first] / self.num_sequences
+            slope = guess
+            if below > first:  # no row is nearly free, whatever was measured
+                rise = self.measured_ns[below] - self.measured_ns[first]
+                slope = max(rise / (below - first), guess / 8)
+        return self.measured_ns[below] + slope * (num_rows - below)
 
 
 class Speculation:
@@ -132,44 +141,68 @@ class Speculation:
             MAX_DRAFTS, proposer.max_drafts, MAX_DRAFTS if width is None else width
         )
         self._curves: dict[int, CostCurve] = {}
+        self._credit = FIRST_CREDIT  # passes of plain decoding
+        self._num_accepted = 0  # in this pass
 
     def draft(self, live: Items[Sequence]) -> None:
         """Puts drafts behind the last token of the sequences that generate.
 
         Prompts come first: drafts take the rows of a pass that all pending tokens leave.
         """
+        self._num_accepted = 0
         room = self.pass_tokens - sum(sequence.pending for sequence in live)
-        if room <= 0 or self.max_drafts == 0:
-            return
-        ready = [sequence for sequence in live if self._limit(sequence) > 0]
+        if room > 0 and self.max_drafts > 0 and (self.width is not None or self._may_try(live)):
+            self._propose(live, room)
         if self.width is None:
-            ready = [sequence for sequence in ready if _is_awake(sequence)]
+            for sequence in live:
+                if sequence.n_draft == 0:
+                    sequence.request.acceptance.fade()
+
+    def verified(self, sequence: Sequence, num_drafts: int, accepted: int) -> None:
+        self._num_accepted += accepted
+        if self.width is None:
+            sequence.request.acceptance.verified(num_drafts, accepted)
+
+    def measured(self, num_sequences: int, num_rows: int, num_injected: int, ns: int) -> None:
+        """A pass of generating sequences only, whose drafts have been verified, took so long."""
+        if self.width is not None:
+            return
+        curve = self._curves.setdefault(num_sequences, CostCurve(num_sequences))
+        if num_injected <= (1 + MAX_DRAFTS) * num_sequences:  # else: work of many passes
+            curve.measure(num_rows, ns)
+        if num_rows == num_sequences:
+            gain = LOSS
+        elif num_sequences in curve.measured_ns:
+            gain = 1 + self._num_accepted / num_sequences
+            gain -= curve.ns(num_rows) / curve.ns(num_sequences)
+        else:
+            gain = 0.0
+        self._credit = min(self._credit + gain, MOST_CREDIT)
+
+    def _may_try(self, live: Items[Sequence]) -> bool:
+        """Whether plain decoding has been measured, and drafting is not in debt to it."""
+        curve = self._curves.get(len(live))
+        return self._credit > 0 and curve is not None and len(live) in curve.measured_ns
+
+    def _propose(self, live: Items[Sequence], room: int) -> None:
         proposed = [
-            (sequence, self.proposer.propose(sequence, self._limit(sequence))) for sequence in ready
+            (sequence, self.proposer.propose(sequence, limit))
+            for sequence in live
+            if (limit := self._limit(sequence)) > 0
         ]
         proposed = [(sequence, drafts) for sequence, drafts in proposed if len(drafts)]
         if not proposed:
             return
         limits = [len(drafts) for _, drafts in proposed]
         if self.width is None:
-            counts = self._paying(live, [sequence for sequence, _ in proposed], limits, room)
+            likelihood = self.proposer.likelihood
+            rates = [sequence.request.acceptance.rate(likelihood) for sequence, _ in proposed]
+            counts = self._paying(self._curves[len(live)], rates, limits, room)
         else:
             counts = _shared_out(limits, room)
         for (sequence, drafts), count in zip(proposed, counts, strict=True):
             if count:
                 sequence.draft(drafts[:count])
-
-    def verified(self, sequence: Sequence, num_drafts: int, accepted: int) -> None:
-        if self.width is None and num_drafts:
-            sequence.request.acceptance.verified(num_drafts, accepted)
-
-    def measured(self, num_sequences: int, num_rows: int, ns: int) -> None:
-        """A pass of generating sequences only took so long."""
-        if self.width is None:
-            self._curve(num_sequences).measure(num_rows, ns)
-
-    def _curve(self, num_sequences: int) -> CostCurve:
-        return self._curves.setdefault(num_sequences, CostCurve(num_sequences))
 
     def _limit(self, sequence: Sequence) -> int:
         """Most drafts: no pass runs beyond the last token that may be generated, or a
@@ -181,23 +214,19 @@ class Speculation:
         return min(self.max_drafts, sequence.request.num_left - 1, ahead)
 
     def _paying(
-        self, live: Items[Sequence], ready: Items[Sequence], limits: list[int], room: int
+        self, curve: CostCurve, rates: list[float], limits: list[int], room: int
     ) -> list[int]:
         """How many drafts of each sequence give the most expected tokens per time.
 
         The next draft is taken where it is most likely to count, as long as that helps.
         """
-        num_sequences = len(live)
-        curve = self._curve(num_sequences)
-        if num_sequences not in curve.measured_ns:
-            return [0] * len(ready)  # plain decoding is measured first
-        rates = [sequence.request.acceptance.rate for sequence in ready]
-        counts, likely = [0] * len(ready), rates.copy()
-        best, best_counts = LEAST_GAIN * num_sequences / curve.ns(num_sequences), counts.copy()
-        expected, num_rows = float(num_sequences), num_sequences
+        num_rows = curve.num_sequences
+        expected = float(num_rows)
+        counts, likely = [0] * len(rates), rates.copy()
+        best, best_counts = LEAST_GAIN * expected / curve.ns(num_rows), counts.copy()
         for _ in range(room):
-            chosen = max(range(len(ready)), key=lambda i: likely[i])
-            if likely[chosen] <= 0.0:
+            chosen = max(range(len(rates)), key=likely.__getitem__)
+            if likely[chosen] < LEAST_LIKELY:
                 break
             expected += likely[chosen]
             num_rows += 1
@@ -205,21 +234,7 @@ class Speculation:
             likely[chosen] *= rates[chosen] if counts[chosen] < limits[chosen] else 0.0
             if expected > best * curve.ns(num_rows):
                 best, best_counts = expected / curve.ns(num_rows), counts.copy()
-        for i, sequence in enumerate(ready):
-            acceptance: Acceptance = sequence.request.acceptance
-            if best_counts[i] == 0 and acceptance.probe_due:
-                best_counts[i] = min(PROBE_DRAFTS, limits[i])
-            elif best_counts[i] == 0:
-                acceptance.stand_aside()
-                continue
-            acceptance.probe_due = False
-        return _shared_out(best_counts, room)
-
-
-def _is_awake(sequence: Sequence) -> bool:
-    acceptance: Acceptance = sequence.request.acceptance
-    acceptance.wait -= acceptance.wait > 0
-    return acceptance.wait == 0
+        return best_counts
 
 
 def _shared_out(limits: list[int], room: int) -> list[int]:

@@ -38,7 +38,7 @@ class Client:
 class OracleDrafts:
     """Right at the positions where `is_right` says so, wrong by one elsewhere."""
 
-    max_drafts = MAX_DRAFTS
+    max_drafts, likelihood = MAX_DRAFTS, 0.7
 
     def __init__(self, is_right=lambda position: True, wants=lambda sequence: True):
         self.is_right, self.wants = is_right, wants

@@ -83,3 +83,17 @@ def test_preempted_sequences_draft_again():
     for client in clients:
         h.check_tokens(client)
     h.close()
+
+
+def test_a_width_of_its_own_choice_comes_back_when_drafts_get_right():
+    drafts = OracleDrafts(is_right=lambda position: position > 300)
+    h = drafting_harness(drafts, None, runner={"max_context": 1024})
+    h.runner.ns_of_rows = lambda rows: 1_000_000 + 100_000 * rows
+    request = h.submit(random_ids(1, 10), 900)
+    h.step(280)
+    aside = sum(h.engine.stats.drafted)
+    assert aside < 60
+    h.drain()
+    h.check_tokens(request)
+    assert h.engine.stats.steps < 450
+    h.close()

@@ -1,5 +1,5 @@
-"""Drafts through the whole model and its drafter: what was accepted counts, what was rejected leaves
-no trace in GDN state, conv tail, K/V and the drafter's K/V.
+"""Drafts through the whole model and its drafter: what was accepted counts, what was rejected
+leaves no trace in GDN state, conv tail, K/V and the drafter's K/V.
 """
 
 import numpy as np
