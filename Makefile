@@ -5,8 +5,9 @@ BIN := .venv/bin
 SOURCES := $(wildcard setup.py shim/*.[ch] shim/*/*.[chm] kernels/*.h kernels/*/*.[ch] \
 	kernels/*/*.metal mtlqwen/*.pyx mtlqwen/*.pxd)
 DEBUG_TESTS := tests/shim tests/kernels tests/engine tests/sampling tests/gguf
+COVERAGE_TESTS := tests/engine tests/sampling tests/gguf tests/text tests/api
 
-.PHONY: demo test debug-test test-arm64 lint bench build install examples clean
+.PHONY: demo test debug-test coverage test-arm64 lint bench build install examples clean
 
 demo: build
 	$(BIN)/mtlqwen generate "Tell me a story about a fox and a lantern."
@@ -19,6 +20,16 @@ debug-test: build
 	MTLQ_BUILD=debug $(BIN)/python setup.py -q build --build-lib build/debug/lib
 	LD_PRELOAD=$$($(CC) -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
 		PYTHONPATH=build/debug/lib $(BIN)/pytest -q -m "not slow" $(DEBUG_TESTS)
+
+# Lines of Python and Cython that tests reach. Its slow modules lie in the tree until it ends.
+coverage: build
+	$(BIN)/pip install -q coverage
+	rm -f mtlqwen/_*.so
+	MTLQ_BUILD=coverage $(BIN)/python setup.py -q build_ext --inplace
+	-$(BIN)/python -m coverage run -m pytest -q -m "not slow" $(COVERAGE_TESTS)
+	-$(BIN)/python -m coverage report
+	rm -f mtlqwen/_*.so
+	$(BIN)/python setup.py -q build_ext --inplace
 
 # The library under qemu, and every kernel's bits there against those on this machine.
 test-arm64: .venv/installed
@@ -74,4 +85,4 @@ examples: install
 	examples/run.sh $(PREFIX)
 
 clean:
-	rm -rf build mtlqwen/*.so mtlqwen/*.dylib
+	rm -rf build .coverage mtlqwen/*.so mtlqwen/*.dylib mtlqwen/*.c

@@ -1,6 +1,7 @@
 """Builds libmtlq (shim and kernels, plain C) and the Cython modules with the user's own C compiler.
 
-MTLQ_BUILD chooses release (default), debug (ASan, UBSan, Cython checks), coverage or annotate;
+MTLQ_BUILD chooses release (default), debug (ASan, UBSan, Cython checks), coverage (make coverage) or
+annotate (release, with pages in build/annotate/cython that show where Cython calls Python);
 MTLQ_WERROR=1 makes warnings of the C compiler errors.
 """
 
@@ -241,8 +242,10 @@ class BuildExt(build_ext):
         install_metal_kernels(Path(self.build_lib) / "mtlqwen" / "metal")
 
     def get_outputs(self) -> list[str]:
-        name = self.get_finalized_command("build_mtlq").output.name
-        return [*super().get_outputs(), str(Path(self.build_lib) / "mtlqwen" / name)]
+        package = Path(self.build_lib) / "mtlqwen"
+        library = package / self.get_finalized_command("build_mtlq").output.name
+        kernels = (package / "metal" / path.name for path in ROOT.glob("kernels/metal/*.metal"))
+        return [*super().get_outputs(), str(library), *map(str, kernels)]
 
 
 def install(source: Path, target: Path) -> None:
