@@ -6,7 +6,7 @@ block in every pass that drafts; what it guesses goes to rows that nothing reads
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -14,10 +14,10 @@ from statistics import median
 
 import numpy as np
 import numpy.typing as npt
-from generation import generate
+from generation import Generation, generate
 from rounds import Rounds, alternate, rate, ratio, tokens_per_pass
 
-from mtlqwen._sequence import Sequence
+from mtlqwen._sequence import Sequence as EngineSequence
 from mtlqwen.device import Device
 from mtlqwen.engine import Engine
 from mtlqwen.gguf import open_gguf
@@ -40,13 +40,15 @@ class ForcedDrafts:
     max_drafts = MAX_DRAFTS
     likelihood = BlockDrafts.likelihood
 
-    def __init__(self, prompts: Items[list[int]], answers: Items[list[int]], acceptance: float):
+    def __init__(
+        self, prompts: Sequence[list[int]], answers: Sequence[list[int]], acceptance: float
+    ):
         pairs = zip(prompts, answers, strict=True)
         self._texts = [np.array(prompt + answer, np.int32) for prompt, answer in pairs]
         self._acceptance = acceptance
         self._rng = np.random.default_rng(0)
 
-    def propose(self, sequence: Sequence, count: int) -> npt.NDArray[np.int32]:
+    def propose(self, sequence: EngineSequence, count: int) -> npt.NDArray[np.int32]:
         text = self._texts[sequence.number % len(self._texts)]
         drafts = text[sequence.num_tokens : sequence.num_tokens + count]
         is_wrong = self._rng.random(len(drafts)) >= self._acceptance
@@ -116,39 +118,48 @@ class ForcedBench:
 
     def auto_row(self, batch: int, percent: int) -> list[str]:
         """As the engine chooses the width."""
-        rounds = self._rounds(batch, percent / 100, None)
+        with ExitStack() as stack:
+            runs = {"plain": partial(self._generate, self._plain, batch)}
+            for name in self._runners:
+                engine = stack.enter_context(closing(self._engine(name, batch, percent / 100)))
+                runs[name] = partial(self._generate, engine, batch)
+            rounds = alternate(runs, self._num_rounds)
         cells = [str(batch), str(percent), rate(rounds, "plain")]
         for name in self._runners:
             cells += [rate(rounds, name), ratio(rounds, name), tokens_per_pass(rounds, name)]
         return cells
 
-    def width_row(self, batch: int, width: int, percents: list[int]) -> list[str]:
-        rounds = self._rounds(batch, FIXED_ACCEPTANCE, width)
-        cells = [str(batch), str(width)]
+    def width_rows(
+        self, batch: int, widths: Sequence[int], percents: Sequence[int]
+    ) -> Iterator[list[str]]:
+        runs = {"plain": partial(self._generate, self._plain, batch)}
+        for width in widths:
+            for name in self._runners:
+                runs[f"{name} {width}"] = partial(self._generate_once, name, batch, width)
+        rounds = alternate(runs, self._num_rounds)
         plain_ns = median_pass_ns(rounds, "plain")
-        for name in self._runners:
-            cost = median_pass_ns(rounds, name) / plain_ns
-            cells.append(f"{cost:.2f}")
-            cells += [f"{expected_tokens(width, percent / 100) / cost:.2f}" for percent in percents]
-        return cells
+        for width in widths:
+            cells = [str(batch), str(width)]
+            for name in self._runners:
+                cost = median_pass_ns(rounds, f"{name} {width}") / plain_ns
+                gains = (expected_tokens(width, percent / 100) / cost for percent in percents)
+                cells += [f"{cost:.2f}", *(f"{gain:.2f}" for gain in gains)]
+            yield cells
 
-    def _rounds(self, batch: int, acceptance: float, width: int | None) -> Rounds:
-        prompts = self._prompts[:batch]
+    def _generate(self, engine: Engine, batch: int) -> Generation:
+        return generate(engine, self._prompts[:batch], self._num_tokens, batch=batch)
+
+    def _generate_once(self, name: str, batch: int, width: int) -> Generation:
+        with closing(self._engine(name, batch, FIXED_ACCEPTANCE, width)) as engine:
+            return self._generate(engine, batch)
+
+    def _engine(self, name: str, batch: int, acceptance: float, width: int | None = None) -> Engine:
+        """One at a time over each runner."""
         if batch not in self._answers:
-            self._answers[batch] = generate(
-                self._plain, prompts, self._num_tokens, batch=batch
-            ).answers
-        with ExitStack() as stack:
-            engines = {"plain": self._plain}
-            for name, runner in self._runners.items():
-                drafts = ForcedDrafts(prompts, self._answers[batch], acceptance)
-                engine = Engine(runner, prefix_memory_bytes=0, drafts=drafts, draft_width=width)
-                engines[name] = stack.enter_context(closing(engine))
-            runs = {
-                name: partial(generate, engine, prompts, self._num_tokens, batch=batch)
-                for name, engine in engines.items()
-            }
-            return alternate(runs, self._num_rounds)
+            self._answers[batch] = self._generate(self._plain, batch).answers
+        drafts = ForcedDrafts(self._prompts[:batch], self._answers[batch], acceptance)
+        runner = self._runners[name]
+        return Engine(runner, prefix_memory_bytes=0, drafts=drafts, draft_width=width)
 
 
 def median_pass_ns(rounds: Rounds, name: str) -> float:

@@ -136,11 +136,12 @@ def kind_row(kind: str, rounds: Rounds) -> list[str]:
 @click.option("--batches", type=IntList(), default="1,4,8", show_default=True)
 @click.option("--widths", type=IntList(), default=",".join(map(str, range(1, MAX_DRAFTS + 1))))
 def widths(threads: int, rounds: int, batches: list[int], widths: list[int]) -> None:
-    """The demo pair by width and batch: ratio to plain; two prompts of each kind but raw text."""
+    """The demo pair by width and batch: ratio to plain."""
     with ExitStack() as stack:
         plain = demo_engine(stack, threads)
         by_kind, stop_ids = demo_prompts(plain)
-        prompts = [ids for kind, texts in by_kind.items() if kind != RAW_TEXT for ids in texts[:2]]
+        chat = [texts for kind, texts in by_kind.items() if kind != RAW_TEXT]
+        prompts = [ids for texts in zip(*chat, strict=True) for ids in texts][: max(batches)]
         print_table(
             f"{about_demo(plain, rounds)}, {len(prompts)} prompts: ratio to plain",
             "width, tokens per pass" + "".join(f", batch {batch}" for batch in batches),
@@ -211,7 +212,7 @@ def forced(
         print_table(
             f"{about}: time of a pass over that of a plain one, and what that gives",
             ", ".join(["batch, width", *(f"{name} pass{gains}" for name in names)]),
-            (bench.width_row(batch, width, acceptance) for batch in batches for width in widths),
+            (row for batch in batches for row in bench.width_rows(batch, widths, acceptance)),
         )
 
 
