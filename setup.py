@@ -1,7 +1,7 @@
 """Builds libmtlq (shim and kernels, plain C) and the Cython modules with the user's own C compiler.
 
-MTLQ_BUILD chooses release (default), debug (ASan, UBSan, Cython checks), coverage (make coverage) or
-annotate (release, with pages in build/annotate/cython that show where Cython calls Python);
+MTLQ_BUILD chooses release (default), debug (ASan, UBSan, Cython checks), coverage (make coverage)
+or annotate (release, with pages in build/annotate/cython that show where Cython calls Python);
 MTLQ_WERROR=1 makes warnings of the C compiler errors.
 """
 
