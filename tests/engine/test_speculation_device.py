@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mtlqwen.load import close_engine, demo_model_path, open_engine
 from mtlqwen.sampling import SamplingParams
+from mtlqwen.speculation import BlockDrafts, Speculation
 
 pytestmark = pytest.mark.slow  # minutes under sanitizers; seconds in a release build
 
@@ -63,16 +65,95 @@ def test_sampled_tokens_are_those_of_plain_decoding(params):
     assert results[0] == results[1]
 
 
-def test_a_restored_prefix_drafts_like_a_cold_one():
-    prompt = {"prompt": next(p["prompt"] for p in PROMPTS if p["name"] == "code")}
-    engine = opened(drafter="demo", draft_width=15, prefix_memory=64 << 20)
-    ((*cold,),) = answers(engine, [prompt])
-    longer = {"prompt": [*prompt["prompt"], *flat([cold])[0]]}
-    (warm,) = answers(engine, [longer])
-    assert engine.stats.cached_tokens == len(longer["prompt"]) - 1
+CODE = next(p["prompt"] for p in PROMPTS if p["name"] == "code")
+
+
+class SomeDrafts(BlockDrafts):
+    """No drafts for every third request."""
+
+    def propose(self, sequence, count):
+        drafts = super().propose(sequence, count)
+        return drafts[:0] if sequence.number % 3 == 1 else drafts
+
+
+@pytest.mark.parametrize("max_slots", [1, 4, 8])
+def test_any_width_and_batch_gives_the_tokens_of_plain_decoding(max_slots):
+    """Every third request does not draft."""
+    few = PROMPTS[: max(3, max_slots)]
+    engine = opened(max_slots=max_slots)
+    plain = flat(answers(engine, few, max_tokens=18))
     close_engine(engine)
+    engine = opened(drafter="demo", draft_width=15, max_slots=max_slots)
+    drafter = engine.runner.drafter
+    for width in range(1, 16):
+        drafts = SomeDrafts(drafter.mask_id, drafter.block_size)
+        engine.speculation = Speculation(drafts, engine.runner.pass_tokens, width)
+        assert flat(answers(engine, few, max_tokens=18)) == plain, width
+    assert sum(engine.stats.accepted) > 0
+    close_engine(engine)
+
+
+def entry_bytes(engine, num_tokens):
+    """GDN state and all tiles of the entry of so many tokens."""
+    (entry,) = (e for e in engine.memory.prefix.entries if e.num_tokens == num_tokens)
+    tiles = [
+        t for b in entry.bundles for t in engine.runner.bundle_view(*engine.memory.pool.place(b))
+    ]
+    return [np.array(part) for part in (entry.state, *tiles)]
+
+
+def test_an_entry_holds_the_same_bytes_whatever_width_was_drafted():
+    results = []
+    for width in (0, 4, 15, None):
+        engine = opened(drafter="demo", draft_width=width, prefix_memory=64 << 20)
+        answers(engine, [{"prompt": CODE}], max_tokens=129 - len(CODE))
+        results.append(entry_bytes(engine, 128))  # a whole bundle
+        close_engine(engine)
+    for other in results[1:]:
+        for part, expected in zip(other, results[0], strict=True):
+            np.testing.assert_array_equal(part, expected)
+
+
+TAIL = [40, 50, 60]  # more than one token to compute: a cold prompt and a restored one start alike
+
+
+def cold_passes(prompt, **params):
+    """Tokens of each pass of a lone request."""
     engine = opened(drafter="demo", draft_width=15)
-    (cold,) = answers(engine, [longer])
-    assert flat([cold]) == flat([warm])
-    assert len(warm) <= len(cold)  # a restored prompt drafts in its first pass already
+    (passes,) = answers(engine, [{"prompt": prompt}], **params)
     close_engine(engine)
+    return passes
+
+
+def test_a_restored_prefix_drafts_like_a_cold_one(tmp_path):
+    options = {"drafter": "demo", "draft_width": 15, "prefix_memory": 64 << 20}
+    engine = opened(**options, prefix_cache_dir=tmp_path)
+    ((*first,),) = answers(engine, [{"prompt": CODE}])
+    longer = [*CODE, *flat([first])[0], *TAIL]
+    (warm,) = answers(engine, [{"prompt": longer}])
+    assert engine.stats.cached_tokens == len(longer) - len(TAIL) - 1
+    close_engine(engine)
+    engine = opened(**options, prefix_cache_dir=tmp_path)
+    (loaded,) = answers(engine, [{"prompt": [*longer, *TAIL]}])
+    assert engine.stats.cached_tokens >= len(longer) - len(TAIL) - 1
+    close_engine(engine)
+    assert warm == cold_passes(longer)
+    assert loaded == cold_passes([*longer, *TAIL])
+    assert len(warm) < 40  # passes for 40 tokens
+
+
+def test_a_preempted_sequence_drafts_like_a_cold_one():
+    engine = opened(drafter="demo", draft_width=15)
+    outputs = []
+    wanted = SamplingParams(max_tokens=60, ignore_eos=True)
+    engine.submit(CODE, wanted, on_output=outputs.append)
+    while sum(len(output.tokens) for output in outputs) < 20:
+        engine.step()
+    before = [token for output in outputs for token in output.tokens]
+    outputs.clear()
+    engine._preempt(engine.live[0])
+    while engine.step():
+        pass
+    close_engine(engine)
+    again = [output.tokens for output in outputs if output.tokens]
+    assert again == cold_passes([*CODE, *before], max_tokens=60 - len(before))
