@@ -98,67 +98,67 @@ class ForcedBench:
         max_context = -(-(PROMPT_TOKENS + num_tokens) // BLOCK_TOKENS) * BLOCK_TOKENS
         self._num_tokens = num_tokens
         self._num_rounds = num_rounds
-        self._plain = open_engine(model, threads=threads, ctx=max_context, prefix_memory=0)
-        stack.callback(close_engine, self._plain)
-        self.num_threads = self._plain.runner.device.info.num_threads
-        self._runners: dict[str, ForcedRunner] = {}
+        self.plain = open_engine(model, threads=threads, ctx=max_context, prefix_memory=0)
+        stack.callback(close_engine, self.plain)
+        self.num_threads = self.plain.runner.device.info.num_threads
+        self.runners: dict[str, ForcedRunner] = {}
         files = {"DFlash": drafter, "free": None} if drafter else {"free": None}
         for name, file in files.items():
             device = Device.open("cpu", num_threads=threads)
-            self._runners[name] = ForcedRunner(device, model, file, max_context)
-            stack.callback(self._runners[name].close)
+            self.runners[name] = ForcedRunner(device, model, file, max_context)
+            stack.callback(self.runners[name].close)
         rng = np.random.default_rng(0)
         shape = (MAX_BATCH, PROMPT_TOKENS)
-        self._prompts = rng.integers(0, self._plain.runner.config.num_tokens, shape).tolist()
+        self._prompts = rng.integers(0, self.plain.runner.config.num_tokens, shape).tolist()
         self._answers: dict[int, list[list[int]]] = {}  # by batch
 
     @property
     def names(self) -> list[str]:
-        return list(self._runners)
+        return list(self.runners)
 
     def auto_row(self, batch: int, percent: int) -> list[str]:
         """As the engine chooses the width."""
         with ExitStack() as stack:
-            runs = {"plain": partial(self._generate, self._plain, batch)}
-            for name in self._runners:
-                engine = stack.enter_context(closing(self._engine(name, batch, percent / 100)))
-                runs[name] = partial(self._generate, engine, batch)
+            runs = {"plain": partial(self.generate, self.plain, batch)}
+            for name in self.runners:
+                engine = stack.enter_context(closing(self.engine(name, batch, percent / 100)))
+                runs[name] = partial(self.generate, engine, batch)
             rounds = alternate(runs, self._num_rounds)
         cells = [str(batch), str(percent), rate(rounds, "plain")]
-        for name in self._runners:
+        for name in self.runners:
             cells += [rate(rounds, name), ratio(rounds, name), tokens_per_pass(rounds, name)]
         return cells
 
     def width_rows(
         self, batch: int, widths: Sequence[int], percents: Sequence[int]
     ) -> Iterator[list[str]]:
-        runs = {"plain": partial(self._generate, self._plain, batch)}
+        runs = {"plain": partial(self.generate, self.plain, batch)}
         for width in widths:
-            for name in self._runners:
+            for name in self.runners:
                 runs[f"{name} {width}"] = partial(self._generate_once, name, batch, width)
         rounds = alternate(runs, self._num_rounds)
         plain_ns = median_pass_ns(rounds, "plain")
         for width in widths:
             cells = [str(batch), str(width)]
-            for name in self._runners:
+            for name in self.runners:
                 cost = median_pass_ns(rounds, f"{name} {width}") / plain_ns
                 gains = (expected_tokens(width, percent / 100) / cost for percent in percents)
                 cells += [f"{cost:.2f}", *(f"{gain:.2f}" for gain in gains)]
             yield cells
 
-    def _generate(self, engine: Engine, batch: int) -> Generation:
+    def generate(self, engine: Engine, batch: int) -> Generation:
         return generate(engine, self._prompts[:batch], self._num_tokens, batch=batch)
 
     def _generate_once(self, name: str, batch: int, width: int) -> Generation:
-        with closing(self._engine(name, batch, FIXED_ACCEPTANCE, width)) as engine:
-            return self._generate(engine, batch)
+        with closing(self.engine(name, batch, FIXED_ACCEPTANCE, width)) as engine:
+            return self.generate(engine, batch)
 
-    def _engine(self, name: str, batch: int, acceptance: float, width: int | None = None) -> Engine:
+    def engine(self, name: str, batch: int, acceptance: float, width: int | None = None) -> Engine:
         """One at a time over each runner."""
         if batch not in self._answers:
-            self._answers[batch] = self._generate(self._plain, batch).answers
+            self._answers[batch] = self.generate(self.plain, batch).answers
         drafts = ForcedDrafts(self._prompts[:batch], self._answers[batch], acceptance)
-        runner = self._runners[name]
+        runner = self.runners[name]
         return Engine(runner, prefix_memory_bytes=0, drafts=drafts, draft_width=width)
 
 
