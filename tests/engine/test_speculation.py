@@ -5,7 +5,6 @@ import pytest
 from engine_harness import Harness, OracleDrafts, drafting_harness, often, random_ids
 
 from mtlqwen._sequence import Sequence
-from mtlqwen.sampling import SamplingParams
 from mtlqwen.speculation import MAX_DRAFTS, Acceptance, CostCurve, PromptLookup, Speculation
 
 
@@ -160,44 +159,6 @@ def test_log_probabilities_come_with_every_token():
         for h in (plain, drafted)
     ]
     assert len(results[0]) == 20 and results[0] == results[1]
-
-
-def test_sampled_drafts_keep_the_distribution_of_the_target():
-    """Chi-square of the second token, the verified one, over 20,000 requests of their own seed."""
-    num_tokens, draws = 8, 20_000
-    h = drafting_harness(
-        OracleDrafts(), 1, runner={"num_tokens": num_tokens, "max_slots": 4}, snapshots=0
-    )
-    rng = np.random.default_rng(1)
-    from mtlqwen._sample import Sampler
-    from mtlqwen.request import Request
-
-    logits = np.stack([h.oracle.logits([3]), h.oracle.logits([3, 1])]).astype(np.float32) / 8
-    params = [
-        SamplingParams(temperature=1.0, top_p=0.95, seed=int(s))
-        for s in rng.integers(1 << 62, size=draws)
-    ]
-    counts = np.zeros((num_tokens, num_tokens), int)
-    accepted = 0
-    for number, one in enumerate(params):
-        request = Request(
-            np.array([3], np.int32), number, one, num_left=2, num_tokens=num_tokens,
-            checkpoints=(), stop_ids=(), on_output=lambda output: None,
-        )  # fmt: skip
-        answer = request.answer(logits, [0, 0], [1])
-        accepted += answer.num_accepted
-        counts[answer.tokens[0], answer.tokens[1] if len(answer.tokens) > 1 else 0] += 1
-    first, second = (np.zeros(num_tokens) for _ in range(2))
-    for row, out in ((0, first), (1, second)):
-        ids, probabilities = Sampler(params[0], num_tokens).distribution(logits[row])
-        out[ids] = probabilities
-    # Limits: chi-square with 7 degrees of freedom exceeds 24.3 in one case of a thousand.
-    for seen, wanted in ((counts.sum(1), first), (counts[1], second)):
-        possible = wanted > 0
-        assert seen[~possible].sum() == 0
-        expected = wanted[possible] * seen.sum()
-        assert ((seen[possible] - expected) ** 2 / expected).sum() < 24.3
-    assert accepted == counts[1].sum() > 500
 
 
 # ---- prompt lookup -----------------------------------------------------------------------------
