@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import platform
 import shutil
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -36,6 +37,9 @@ SOURCES = {  # flags of each group of sources
     ),
 }
 
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-shared-libasan"]
+MODES: dict[str, list[str]] = {"plain": [], "asan": SANITIZERS}
+
 
 def is_missing() -> str | None:
     """Why the shim cannot be built here, or None."""
@@ -47,8 +51,15 @@ def is_missing() -> str | None:
     return None
 
 
+def sanitizer_runtime() -> Path:
+    """What a process that loads library("asan") has to have loaded first."""
+    name = f"libclang_rt.asan-{platform.machine()}.so"
+    command = [COMPILER, f"-print-file-name={name}"]
+    return Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+
+
 @functools.cache
-def library() -> Path:
+def library(mode: str = "plain") -> Path:
     """The shared object: shim, runtime and fake in one, cached by the hash of its sources."""
     jobs = [
         (flags, path)
@@ -58,18 +69,18 @@ def library() -> Path:
     ]
     headers = [*ROOT.glob("shim/**/*.h"), *ROOT.glob("kernels/args.h"), *HERE.glob("**/*.h")]
     inputs: list[Path | str] = [path for _, path in jobs] + sorted(headers)
-    inputs += [repr(SOURCES), str(ROOT / "tests/metal/emulator/runtime.h")]
+    inputs += [repr(SOURCES), repr(MODES[mode]), str(ROOT / "tests/metal/emulator/runtime.h")]
 
     def compile_to(target: Path, directory: Path) -> None:
         def compile_one(job: tuple[int, tuple[list[str], Path]]) -> Path:
             index, (flags, path) = job
             out = directory / f"{index}-{path.stem}.o"
-            emulator.run([COMPILER, *flags, "-c", path, "-o", out])
+            emulator.run([COMPILER, *flags, *MODES[mode], "-c", path, "-o", out])
             return out
 
         with ThreadPoolExecutor(2) as pool:
             objects = list(pool.map(compile_one, enumerate(jobs)))
-        link = [COMPILER, "-shared", *objects, "-lstdc++", "-ldl", "-pthread", "-lm"]
+        link = [COMPILER, "-shared", *MODES[mode], *objects, "-lstdc++", "-ldl", "-pthread", "-lm"]
         emulator.run([*link, "-o", target])
 
-    return emulator.cached("libmtlq-metal.so", inputs, compile_to)
+    return emulator.cached(f"libmtlq-metal-{mode}.so", inputs, compile_to)

@@ -52,7 +52,8 @@ void fake_trace(NSString *line); /* if a capture runs */
 @public
     char *address;
     NSUInteger bytes;
-    bool isPrivate, isOwned;
+    bool isPrivate;
+    NSUInteger reserved; /* bytes of address space that it owns, from the page of its address on */
     MTLSparsePageSize page;       /* 0: not sparse */
     FakeHeap *heap;               /* that it lies in */
     FakeHeap *__strong *mappings; /* sparse: of each tile */

@@ -126,6 +126,8 @@ static void remove_addressed(const void *buffer)
     pthread_mutex_unlock(&addressed_mutex);
 }
 
+#define BUFFER_ALIGNMENT 16 /* a buffer ends at a page that faults, so far as this allows */
+
 #define MAX_SPARSE 256
 static FakeBuffer *__unsafe_unretained sparse_buffers[MAX_SPARSE];
 
@@ -154,8 +156,8 @@ static FakeBuffer *__unsafe_unretained sparse_buffers[MAX_SPARSE];
 - (void)dealloc
 {
     remove_addressed((__bridge const void *)self);
-    if (isOwned)
-        munmap(address, bytes);
+    if (reserved)
+        munmap(address - (uintptr_t)address % (uintptr_t)getpagesize(), reserved);
     for (NSUInteger i = 0; i < numTiles; i++)
         mappings[i] = nil;
     free((void *)mappings);
@@ -170,11 +172,13 @@ id<MTLBuffer> fake_buffer(NSUInteger length, MTLResourceOptions options)
     if (fake_fails())
         return nil;
     FakeBuffer *buffer = [FakeBuffer new];
-    buffer->address = reserve(length);
-    if (!buffer->address || mprotect(buffer->address, length, PROT_READ | PROT_WRITE))
+    NSUInteger page = (NSUInteger)getpagesize(), usable = (length + page - 1) / page * page;
+    char *pages = reserve(usable + page);
+    if (!pages || mprotect(pages, usable, PROT_READ | PROT_WRITE))
         return nil;
+    buffer->address = pages + (usable - length) / BUFFER_ALIGNMENT * BUFFER_ALIGNMENT;
     buffer->bytes = length;
-    buffer->isOwned = true;
+    buffer->reserved = usable + page;
     buffer->isPrivate = options & MTLResourceStorageModePrivate;
     return buffer;
 }
@@ -205,7 +209,8 @@ id<MTLBuffer> fake_sparse(NSUInteger length, MTLSparsePageSize size)
     buffer->numTiles = (length + fake_tile_bytes(size) - 1) / fake_tile_bytes(size);
     buffer->bytes = buffer->numTiles * fake_tile_bytes(size);
     buffer->address = reserve(buffer->bytes);
-    buffer->isOwned = buffer->isPrivate = true;
+    buffer->reserved = buffer->bytes;
+    buffer->isPrivate = true;
     buffer->page = size;
     buffer->mappings =
         (FakeHeap *__strong *)calloc(buffer->numTiles, sizeof *buffer->mappings);
