@@ -1,4 +1,4 @@
-"""The shim on the fake and the installed one as one: each object is used by the shim that made it."""
+"""The shim on the fake and the installed one as one: each object goes to the shim that made it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class TwoShims:
-    """Stands for mtlqwen.device.lib: "metal" opens by one library, every other device by another."""
+    """Stands for mtlqwen.device.lib: "metal" opens by one library, other devices by another."""
 
     def __init__(self, metal: CDLL, others: CDLL):
         self._metal = metal
