@@ -14,9 +14,7 @@ from .. import __version__, abi
 from ..device import Device
 from ..errors import MtlqError
 from ..generation import Completion
-from ..gguf import open_gguf
 from ..llm import LLM
-from ..load import demo_model_path
 from ..sampling import SamplingParams
 from .kernels import check_kernels, head_bandwidth
 
@@ -79,14 +77,13 @@ def examine(kind: str, num_tokens: int = 64, head: tuple[int, int] = HEAD) -> It
 def _check_kernels(device: Device) -> Iterator[Finding]:
     """The cpu is compared with its own portable kernels, every other device with the cpu."""
     isa = "portable" if device.kind == "cpu" else None
-    with Device.open("cpu", isa=isa) as reference, open_gguf(demo_model_path()) as gguf:
-        for outcome in check_kernels(device, reference, gguf):
+    with Device.open("cpu", isa=isa) as reference:
+        for outcome in check_kernels(device, reference):
             yield Finding(f"kernel {outcome.case.name}", outcome.is_right, str(outcome))
 
 
 def _measure_head(device: Device, num_rows: int, dim: int) -> tuple[bool, str]:
-    with open_gguf(demo_model_path()) as gguf:
-        speed = head_bandwidth(device, gguf, num_rows, dim)
+    speed = head_bandwidth(device, num_rows, dim)
     return True, f"{speed:.1f} GB/s over a head of {num_rows:,} x {dim:,} in Q8_0"
 
 

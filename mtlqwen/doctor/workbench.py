@@ -1,10 +1,11 @@
-"""A device with what one operation of the network needs, and seeded numbers in it."""
+"""A device with what one operation of the networks needs, and seeded numbers in it."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,15 @@ import numpy.typing as npt
 
 from .. import abi
 from ..config import ModelConfig
-from ..device import Buffer, Device, Plan
+from ..device import Buffer, Device, Heap, Plan
 from ..device_memory import DeviceMemory
+from ..drafter import DrafterConfig, DrafterWeights
 from ..gguf import GGUF, TensorType
 from ..kernels import (
+    LOGIT_ROWS,
     ROWS,
     AttentionCache,
+    AttentionHeads,
     BatchMemory,
     CpuKernels,
     DeltaState,
@@ -29,36 +33,72 @@ from ..plan import Memory, PlanBuilder, Value
 from ..weights import Tensor, Weights
 
 ROW_COUNTS = (1, 4, 8, 48)  # vector kernels, small and large tiles, chunks of the delta rule
+MAX_ROWS = max(ROW_COUNTS)
 NUM_SLOTS = 2
+NUM_BANKS = 2
 MAX_CONTEXT = 256
 BLOCK_TOKENS = 128
 CACHED_TOKENS = 130  # of the first sequence: more than a block
+MAX_DRAFT_ROWS = 8
+PENDING_ROWS = 2  # of the first sequence where it verifies drafts
 MAX_RUN_S = 60
 
 Array = npt.NDArray[Any]
 Operation = Callable[["Workbench"], Sequence[Value | Array]]
-"""Records something of the network; says which values and host arrays have its results."""
+"""Records something of a network; says which values and host arrays have its results."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Memory that outlives an operation: as an operand, and as the host sees it."""
+
+    memory: Memory
+    view: Array
+
+
+@dataclass(frozen=True)
+class Cache:
+    """K and V of one layer, and the heap pages behind them as f16 [tiles, values]."""
+
+    layer: AttentionCache
+    view: Array
 
 
 class Workbench:
-    """A device with the tensors of a model, caches and states, to run one operation at a time.
+    """A device with the tensors of a model and its drafter, to run one operation at a time.
 
     The numbers of a run depend on nothing but its rows. Activations are multiples of 1/64 with the
     largest in each 32, so that the cpu's int8 activations are exact and devices may be compared.
     """
 
-    def __init__(self, device: Device, gguf: GGUF):
-        self.config = ModelConfig.from_gguf(gguf)
+    def __init__(self, device: Device, model: GGUF, drafter: GGUF):
         self.device = device
-        self.weights = Weights(device, gguf, self.config)
+        self.config = ModelConfig.from_gguf(model)
+        self.drafter_config = DrafterConfig.from_gguf(drafter)
+        self.weights = Weights(device, model, self.config)
+        self.drafter = DrafterWeights(device, drafter, self.drafter_config)
         self._memory = DeviceMemory(device)
-        self._batch, self._operands = self._create_batch()
-        self.rope = self._memory.rope(self.config.rope_theta, self.config.rotary_dim, MAX_CONTEXT)
-        self.cache = self._create_cache()
-        self.delta_state = self._create_states()
-        self._create_outputs()
+        self._heaps: list[Heap] = []
+        self._initial: list[tuple[Array, Array]] = []  # what memory holds before a run
         self._rng = np.random.default_rng(0)
-        self._initial = self._initial_numbers()
+        c, d = self.config, self.drafter_config
+        self._batch, self._operands = self._create_batch()
+        self.rope = self._memory.rope(c.rope_theta, c.rotary_dim, MAX_CONTEXT)
+        self.drafter_rope = self._memory.rope(d.rope_theta, d.head_dim, MAX_CONTEXT)
+        self.cache = self._create_cache(c.num_kv_heads, c.head_dim)
+        self.drafter_cache = self._create_cache(d.num_kv_heads, d.head_dim)
+        self._create_states()
+        self.features = self._shared(self._numbers(2 * MAX_ROWS, len(d.taps) * d.hidden_dim))
+        logits = self._rng.standard_normal((MAX_ROWS, c.num_vocab_rows), np.float32)
+        self.logits = self._shared(np.round(8 * logits) / 8)  # the largest occurs more than once
+        self.ids = self._shared(np.arange(MAX_ROWS, dtype=np.int32))
+        self.target_ids = self._shared(np.full(MAX_ROWS, -1, np.int32))
+        self.target_rows = self._shared(self._rng.permutation(MAX_ROWS).astype(np.int32))
+
+    @property
+    def drafter_heads(self) -> AttentionHeads:
+        d = self.drafter_config
+        return AttentionHeads(d.num_heads, d.num_kv_heads, d.head_dim, d.head_dim, d.norm_eps)
 
     def run(self, operation: Operation, num_rows: int) -> list[Array]:
         """The results of an operation over num_rows rows: of its values and of arrays it names."""
@@ -76,24 +116,56 @@ class Workbench:
                 times.append(self.device.ticket_time(ticket))
         return min(times)
 
+    def close(self) -> None:
+        self._memory.free()
+        self.weights.close()
+        self.drafter.close()
+        for heap in self._heaps:
+            heap.free()
+
+    # ---- what operations are made of -----------------------------------------------------------
+
     def value(self, dim: int, *, scale: float = 1.0, rows: int = ROWS) -> Value:
-        """An activation [num_rows, dim] of seeded numbers."""
+        """An activation [rows, dim] of seeded numbers."""
         value = self.kernels.plan.value(rows, dim, 4 * dim * self.num_rows)
         value.first_epoch = 0  # written before the plan runs
         self._inputs.append((value, scale * self._numbers(self.num_rows, dim)))
         return value
 
-    def matrix(self, num_rows: int, dim: int) -> Tensor:
-        """A matrix of Q8_0 for measurements: all its pages are there, its weights are the same."""
+    def floats(self, numbers: Array) -> Tensor:
+        """A tensor of F32 that lives as long as the run."""
+        buffer = self.device.buffer(4 * numbers.size)
+        self._lent.append(buffer)
+        buffer.array(np.float32, numbers.shape)[:] = numbers
+        return Tensor(buffer, 0, TensorType.F32, numbers.shape)
+
+    def head(self, num_rows: int, dim: int) -> Tensor:
+        """A matrix of Q8_0 to measure with: all its pages are there, its weights are the same."""
         num_bytes = num_rows * TensorType.Q8_0.row_bytes(dim)
-        buffer = self._memory.buffer(num_bytes)
+        buffer = self.device.buffer(num_bytes)
+        self._lent.append(buffer)
         buffer.array(np.uint8, (num_bytes,))[:] = 1
         return Tensor(buffer, 0, TensorType.Q8_0, (num_rows, dim))
 
-    def close(self) -> None:
-        self._memory.free()
-        self.weights.close()
-        self._heap.free()
+    def small_numbers(self, *shape: int) -> Array:
+        """Eighths from -1 to 1: sums of a few products of them are exact in f32."""
+        return (self._rng.integers(-8, 9, shape) / 8).astype(np.float32)
+
+    def verify_drafts(self) -> None:
+        """Sequences of few rows record them; the first replays what an earlier draft left."""
+        starts = self._batch["query_start_loc"]
+        for sequence, slot in enumerate(self._batch["sequence_slots"]):
+            if starts[sequence + 1] - starts[sequence] <= MAX_DRAFT_ROWS:
+                self._batch["state"][sequence] = slot
+        self._batch["pending"][0] = PENDING_ROWS
+
+    def draft_blocks(self) -> None:
+        """Each sequence is a block of drafts: an anchor, then rows whose tokens are wanted."""
+        num_sequences = int(self._batch["header"][1])
+        anchors = self._batch["query_start_loc"][:num_sequences]
+        rows = np.setdiff1d(np.arange(self.num_rows), anchors)
+        self._batch["logit_rows"][: len(rows)] = rows
+        self._batch["header"][LOGIT_ROWS] = len(rows)
 
     # ---- one run -------------------------------------------------------------------------------
 
@@ -105,18 +177,21 @@ class Workbench:
         self.num_rows = num_rows
         self._rng = np.random.default_rng(num_rows)
         self._inputs: list[tuple[Value, Array]] = []
+        self._lent: list[Buffer] = []
         self._fill()
         builder = PlanBuilder(self.device)
         self.kernels = self._new_kernels(builder)
-        results = operation(self)
-        plan, scratch = builder.build()
         try:
+            results = operation(self)
+            plan, scratch = builder.build()
+            self._lent += [scratch]
             for value, numbers in self._inputs:
                 scratch.array(np.float32, numbers.shape, value.offset_bytes)[:] = numbers
             yield plan, scratch, results
-        finally:
             plan.free()
-            scratch.free()
+        finally:
+            for buffer in self._lent:
+                buffer.free()
 
     def _numbers(self, *shape: int) -> Array:
         numbers = self._rng.integers(-127, 128, shape)
@@ -129,8 +204,9 @@ class Workbench:
         if self.num_rows >= 8:
             lengths = [self.num_rows - 3, 3]
         kv_valid = [CACHED_TOKENS, 0]
-        batch["header"][:3] = self.num_rows, len(lengths), self.num_rows
-        batch["input_ids"][:] = self._rng.integers(0, self.config.num_tokens, max(ROW_COUNTS))
+        batch["header"][:4] = self.num_rows, len(lengths), self.num_rows, 1
+        batch["input_ids"][:] = self._rng.integers(0, self.config.num_tokens, MAX_ROWS)
+        batch["query_start_loc"][:] = self.num_rows
         batch["query_start_loc"][: len(lengths) + 1] = np.cumsum([0, *lengths])
         batch["row_sequence"][: self.num_rows] = np.repeat(np.arange(len(lengths)), lengths)
         positions = [kv + np.arange(n) for kv, n in zip(kv_valid, lengths, strict=False)]
@@ -139,23 +215,13 @@ class Workbench:
         batch["batched_kv_valid"][:] = kv_valid
         batch["bank"][:] = 1, 0
         batch["state"][:] = -1
-        batch["logit_rows"][:] = np.arange(max(ROW_COUNTS))[::-1] % self.num_rows
-        for array, numbers in self._initial:
-            array[:] = numbers
-
-    def _initial_numbers(self) -> list[tuple[Array, Array]]:
-        """What caches, states, logits and ids hold before a run."""
-        logits = self._rng.standard_normal(self.logit_numbers.shape, np.float32)
-        return [
-            (self.cached, self._numbers(*self.cached.shape).astype(np.float16) / 2),
-            (self.states, self._numbers(*self.states.shape) / 16),
-            (self.tails, self._numbers(*self.tails.shape)),
-            (self.logit_numbers, np.round(8 * logits) / 8),  # the largest occurs more than once
-            (self.id_numbers, np.full(self.id_numbers.shape, -1, np.int32)),
-        ]
+        batch["pending"][:] = 0
+        batch["logit_rows"][:] = np.arange(MAX_ROWS)[::-1] % self.num_rows
+        for view, numbers in self._initial:
+            view[:] = numbers
 
     def _new_kernels(self, builder: PlanBuilder) -> CpuKernels:
-        limits = Limits(self.num_rows, self.num_rows, MAX_CONTEXT, BLOCK_TOKENS)
+        limits = Limits(self.num_rows, self.num_rows, MAX_CONTEXT, BLOCK_TOKENS, MAX_DRAFT_ROWS)
         if self.device.kind == "metal":
             return MetalKernels(builder, self.config, self._operands, limits, NUM_SLOTS)
         return CpuKernels(builder, self.config, self._operands, limits)
@@ -168,64 +234,59 @@ class Workbench:
 
     # ---- construction --------------------------------------------------------------------------
 
+    def _shared(self, numbers: Array) -> Shared:
+        """Memory that holds these numbers before each run."""
+        buffer = self._memory.buffer(numbers.nbytes)
+        view = buffer.array(numbers.dtype, numbers.shape)
+        self._initial.append((view, numbers))
+        return Shared(Memory(buffer, 0, buffer.id), view)
+
     def _create_batch(self) -> tuple[dict[str, Array], BatchMemory]:
         lengths = {field.name: NUM_SLOTS for field in dataclasses.fields(BatchMemory)}
         lengths |= {"header": 16, "query_start_loc": NUM_SLOTS + 1}
         rows = ("input_ids", "row_sequence", "positions", "logit_rows")
-        lengths |= dict.fromkeys(rows, max(ROW_COUNTS))
+        lengths |= dict.fromkeys(rows, MAX_ROWS)
         arrays, operands = self._memory.arrays(lengths)
         return arrays, BatchMemory(**operands)
 
-    def _create_cache(self) -> AttentionCache:
-        """K and V of a layer: sparse buffers whose tiles lie in a heap in reverse order."""
-        c = self.config
-        tile_bytes = 2 * BLOCK_TOKENS * c.num_kv_heads * c.head_dim
+    def _create_cache(self, num_kv_heads: int, head_dim: int) -> Cache:
+        """Sparse buffers whose tiles lie in a heap in reverse order."""
+        tile_bytes = 2 * BLOCK_TOKENS * num_kv_heads * head_dim
         num_tiles = NUM_SLOTS * MAX_CONTEXT // BLOCK_TOKENS
         page_bytes = self.device.info.sparse_page_bytes[0]
         pages = tile_bytes // page_bytes
-        self._heap = self.device.heap(2 * num_tiles * tile_bytes, page_bytes)
-        self.cached = self._heap.array(np.float16, (2 * num_tiles, tile_bytes // 2))
+        heap = self.device.heap(2 * num_tiles * tile_bytes, page_bytes)
+        self._heaps.append(heap)
         size = num_tiles * tile_bytes
         keys, values = (self._memory.adopt(self.device.sparse(size, page_bytes)) for _ in range(2))
         ops = np.zeros(2 * num_tiles, abi.MAP_OP)
         ops["buffer"] = np.repeat([keys.id, values.id], num_tiles)
-        ops["heap"] = self._heap.id
+        ops["heap"] = heap.id
         ops["page"] = np.tile(np.arange(num_tiles), 2) * pages
         ops["heap_page"] = np.arange(2 * num_tiles)[::-1] * pages
         ops["num_pages"] = pages
         self.device.map(ops)
-        return AttentionCache(Memory(keys, 0, "keys"), Memory(values, 0, "values"))
+        view = heap.array(np.float16, (2 * num_tiles, tile_bytes // 2))
+        self._initial.append((view, (self._numbers(*view.shape) / 2).astype(np.float16)))
+        layer = AttentionCache(Memory(keys, 0, keys.id), Memory(values, 0, values.id))
+        return Cache(layer, view)
 
-    def _create_states(self) -> DeltaState:
-        """Two banks of the states and of the convolution's tails of one layer, and no drafts."""
-        c = self.config
-        state = c.num_value_heads * c.key_dim * c.value_dim
-        tail = 3 * c.num_channels
-        states, tails, tape = (
-            self._memory.buffer(4 * num_floats)
-            for num_floats in (
-                2 * NUM_SLOTS * state,
-                2 * NUM_SLOTS * tail,
-                TapeRow.of(c).num_floats,
-            )
-        )
-        self.states = states.array(np.float32, (2 * NUM_SLOTS, state))
-        self.tails = tails.array(np.float32, (2 * NUM_SLOTS, tail))
-        return DeltaState(
-            Memory(states, 0, "states"),
-            Memory(tails, 0, "tails"),
-            Memory(tape, 0, "tape"),
+    def _create_states(self) -> None:
+        """States, tails of the convolution and the tape of one layer."""
+        c, slots = self.config, NUM_BANKS * NUM_SLOTS
+        state, tail = c.num_value_heads * c.key_dim * c.value_dim, 3 * c.num_channels
+        tape = MAX_DRAFT_ROWS * TapeRow.of(c).num_floats
+        self.states = self._shared(self._numbers(slots, state) / 16)
+        self.tails = self._shared(self._numbers(slots, tail))
+        self.tape = self._shared(self._numbers(slots, tape) / 16)
+        self.delta_state = DeltaState(
+            self.states.memory,
+            self.tails.memory,
+            self.tape.memory,
             state_bank_stride=NUM_SLOTS * state,
             state_slot_stride=state,
             tail_bank_stride=NUM_SLOTS * tail,
             tail_slot_stride=tail,
-            tape_bank_stride=0,
-            tape_slot_stride=0,
+            tape_bank_stride=NUM_SLOTS * tape,
+            tape_slot_stride=tape,
         )
-
-    def _create_outputs(self) -> None:
-        num_rows, dim = max(ROW_COUNTS), self.config.num_vocab_rows
-        logits, ids = self._memory.buffer(4 * num_rows * dim), self._memory.buffer(4 * num_rows)
-        self.logits, self.ids = Memory(logits, 0, "logits"), Memory(ids, 0, "ids")
-        self.logit_numbers = logits.array(np.float32, (num_rows, dim))
-        self.id_numbers = ids.array(np.int32, (num_rows,))

@@ -11,8 +11,6 @@ from mtlqwen import abi, device, metal_kernels
 from mtlqwen.device import Device
 from mtlqwen.doctor import examine, kernels
 from mtlqwen.doctor.kernels import Outcome, check_kernels
-from mtlqwen.gguf import open_gguf
-from mtlqwen.load import demo_model_path
 
 from .two_shims import TwoShims
 
@@ -28,10 +26,12 @@ def both(fake, monkeypatch) -> Iterator[None]:
 @pytest.fixture
 def only(monkeypatch) -> Callable[..., None]:
     """Leaves but the named cases to be run."""
-    every = kernels.cases
+    every = kernels.all_cases
 
     def choose(*names: str) -> None:
-        monkeypatch.setattr(kernels, "cases", lambda w: [c for c in every(w) if c.name in names])
+        monkeypatch.setattr(
+            kernels, "all_cases", lambda b: [c for c in every(b) if c.name in names]
+        )
 
     return choose
 
@@ -53,12 +53,8 @@ def change_kernel(monkeypatch) -> Callable[[str, str, str], None]:
 
 
 def outcomes() -> dict[str, Outcome]:
-    with (
-        open_gguf(demo_model_path()) as gguf,
-        Device.open("metal") as metal,
-        Device.open("cpu", num_threads=2) as cpu,
-    ):
-        return {outcome.case.name: outcome for outcome in check_kernels(metal, cpu, gguf)}
+    with Device.open("metal") as metal, Device.open("cpu", num_threads=2) as cpu:
+        return {outcome.case.name: outcome for outcome in check_kernels(metal, cpu)}
 
 
 def test_every_kernel_and_the_model_are_right(both):
