@@ -4,7 +4,10 @@
  *
  * Grid: value_dim / 32, value heads, sequences; 128 threads. A SIMD group has eight columns of
  * the state: lane = 8 * part + column holds rows [32 part, 32 part + 32) of one column, so a sum
- * over the key index takes two shuffles and nothing waits at a barrier. key_dim = 128. */
+ * over the key index takes two shuffles and nothing waits at a barrier. key_dim = 128.
+ *
+ * S = decay S + k d^T is a product and an fma, in a replay as well: the same bits, whatever else a
+ * compiler may fuse. */
 
 #define VECTORS 8 /* of four state rows that a lane holds */
 
@@ -89,7 +92,7 @@ kernel void delta(device const uint *header [[buffer(0)]],
             const float decay = replayed[at.decay], d = replayed[at.d + column];
             UNROLL
             for (uint i = 0; i < VECTORS; ++i)
-                state.rows[i] = state.rows[i] * decay + k[i] * d;
+                state.rows[i] = fma(k[i], float4(d), state.rows[i] * decay);
         }
     }
     if (records)
@@ -117,7 +120,7 @@ kernel void delta(device const uint *header [[buffer(0)]],
         float out = 0.0f;
         UNROLL
         for (uint i = 0; i < VECTORS; ++i) {
-            state.rows[i] = state.rows[i] + k[i] * d;
+            state.rows[i] = fma(k[i], float4(d), state.rows[i]);
             out += dot(state.rows[i], q[i]);
         }
         out = sum_of_parts(out);

@@ -162,8 +162,8 @@ inline void replay_row(thread simdgroup_float8x8 (&state)[KEY_DIM / 8], device c
     UNROLL
     for (uint i = 0; i < KEY_DIM / 8; ++i) {
         const float key = k[8 * i + matrix_row(lane)];
-        state[i].thread_elements()[0] = state[i].thread_elements()[0] * decay + key * near;
-        state[i].thread_elements()[1] = state[i].thread_elements()[1] * decay + key * far;
+        state[i].thread_elements()[0] = fma(key, near, state[i].thread_elements()[0] * decay);
+        state[i].thread_elements()[1] = fma(key, far, state[i].thread_elements()[1] * decay);
     }
 }
 

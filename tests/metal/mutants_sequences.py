@@ -267,8 +267,8 @@ MUTANTS = [
     Mutant(
         "delta_chunk replays before the decay",
         "delta_chunk.metal",
-        "state[i].thread_elements()[0] * decay + key * near",
-        "(state[i].thread_elements()[0] + key * near) * decay",
+        "fma(key, near, state[i].thread_elements()[0] * decay)",
+        "fma(key, near, state[i].thread_elements()[0]) * decay",
         "delta draft",
         "values",
     ),

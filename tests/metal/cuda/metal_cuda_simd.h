@@ -4,6 +4,11 @@
 
 namespace metal {
 
+M_INLINE float4 fma(float4 a, float4 b, float4 c)
+{
+    return float4(::fma(a.x, b.x, c.x), ::fma(a.y, b.y, c.y), ::fma(a.z, b.z, c.z),
+                  ::fma(a.w, b.w, c.w));
+}
 M_INLINE float dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
 template <class To, class From>
 M_INLINE To as_type(From v)

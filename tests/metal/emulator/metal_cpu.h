@@ -171,6 +171,7 @@ inline float exp(float x) { return __builtin_expf(x); }
 inline float log(float x) { return __builtin_logf(x); }
 inline float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline float4 fma(float4 a, float4 b, float4 c) { return __builtin_elementwise_fma(a, b, c); }
 inline float dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
 template <class To, class From>
 inline To as_type(From v)
