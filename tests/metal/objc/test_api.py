@@ -49,6 +49,9 @@ def test_the_shim_uses_no_metal_name_that_the_headers_lack():
          "operations:(id)operations", "updateBufferMappings"),
         ("Metal.h", "placementSparsePageSize:(MTLSparsePageSize)size",
          "placementSparsePageSize:(id)size", "placementSparsePageSize"),
+        ("Metal.h", "MTLHeapType type", "MTLStorageMode type", "setType"),
+        ("Metal.h", "- (void)memoryBarrierWithScope:", "- (void)fillBuffer:(id)b range:(NSRange)r "
+         "value:(uint8_t)v;\n- (void)memoryBarrierWithScope:", "a method of other classes"),
     ],
 )  # fmt: skip
 def test_a_fault_in_the_headers_is_reported(facts, tmp_path, file, old, new, report):

@@ -8,7 +8,7 @@
     python -m tests.metal.objc.api.extract_facts FOLDER
 
 pyobjc-framework-Metal (MIT) is made from the macOS 26.5 SDK: constants, structs, and selectors with
-types. metal-cpp inside mlx-metal (Apache-2.0) knows the setters of descriptors, by name only.
+types, whatever class they are of. metal-cpp inside mlx-metal (Apache-2.0) knows methods by class.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ import json
 import re
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from .header import FACTS, read_headers
+from .metal_cpp import MetalCpp
 
 
 def load_pyobjc(path: Path) -> tuple[dict[str, int], dict[str, list[str]], dict[str, Any]]:
@@ -70,18 +72,27 @@ def encodings(metadata: Any, num_arguments: int) -> list[str]:
     ]
 
 
+def methods(names: list[str], metal_cpp: MetalCpp) -> Iterator[tuple[str, list[str] | None]]:
+    """Of "MTLDevice name": its types; None if the class lacks it. Only where metal-cpp, which is
+    older than the SDK of the other package, has the selector at all.
+    """
+    for name in sorted(names):
+        owner, selector = name.split()
+        if selector in metal_cpp.selectors:
+            yield name, metal_cpp.find(owner, selector)
+
+
 def main(folder: Path) -> None:
     constants, structs, metadata = load_pyobjc(folder / "Metal" / "_metadata.py")
-    bridge = (folder / "mlx/include/metal_cpp/Metal/MTLHeaderBridge.hpp").read_text()
-    names = set(re.findall(r'_MTL_PRIVATE_DEF_SEL\(\s*\w+,\s*"([^"]+)"\)', bridge))
+    metal_cpp = MetalCpp(folder / "mlx" / "include" / "metal_cpp" / "Metal")
     headers = read_headers()
     used = {method.split()[1] for method in headers["methods"]}
     facts = {
+        "methods": dict(methods(headers["methods"], metal_cpp)),
         "selectors": {
             name: encodings(metadata[name], name.count(":"))
             for name in sorted(used & metadata.keys())
         },
-        "names": sorted(used & names - metadata.keys()),
         "constants": {n: constants[n] for n in sorted(headers["constants"].keys() & constants)},
         "structs": {n: structs[n] for n in sorted(headers["structs"].keys() & structs)},
     }

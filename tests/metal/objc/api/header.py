@@ -62,13 +62,18 @@ def read_headers(sdk: Path = SDK) -> dict[str, Any]:
 def differences(headers: dict[str, Any], facts: dict[str, Any]) -> list[str]:
     """One line for each thing of our headers that Apple's metadata lacks or has otherwise."""
     lines = []
+    selectors = {method.split()[1] for method in facts["methods"]}
     for method, ours in headers["methods"].items():
         selector = method.split()[1]
-        theirs = facts["selectors"].get(selector)
-        if theirs is None and selector not in facts["names"]:
+        theirs, of_any_class = facts["methods"].get(method), facts["selectors"].get(selector)
+        if theirs is None and selector in selectors:
+            lines.append(f"-[{method}]: a method of other classes")
+        elif theirs is None and of_any_class is None:
             lines.append(f"-[{method}]: unknown selector")
-        elif theirs is not None and not _agree(ours, theirs):
+        elif theirs not in (None, ours):
             lines.append(f"-[{method}]: {ours}, but {theirs}")
+        elif of_any_class is not None and not _agree(ours, of_any_class):
+            lines.append(f"-[{method}]: {ours}, but {of_any_class} in the other source")
     for name, value in headers["constants"].items():
         if facts["constants"].get(name) != value:
             lines.append(f"{name}: {value}, but {facts['constants'].get(name)}")
