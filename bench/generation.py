@@ -28,10 +28,6 @@ class Generation:
         """Tokens per second."""
         return self.num_tokens / self.seconds
 
-    @property
-    def tokens_per_pass(self) -> float:
-        return self.num_tokens / self.num_rows
-
     def add(self, other: Generation) -> None:
         self.answers += other.answers
         self.num_tokens += other.num_tokens
