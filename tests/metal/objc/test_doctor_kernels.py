@@ -64,6 +64,15 @@ def test_every_kernel_and_the_model_are_right(both):
     assert {"system", "device", "sparse memory", "kernel delta", "bandwidth"} <= set(report)
     assert "GB/s over a head of 512 x 256" in report["bandwidth"]
     assert "tokens/s" in report["demo model on metal"]
+    assert "tokens/s" in report["demo model on metal, 4 drafts a pass"]
+
+
+def test_kernels_are_right_where_caches_are_page_tables(both, fake, only):
+    fake.set(version=1506)
+    only("rotary", "attention", "rotary of its context", "attention of drafter layer 0")
+    found = outcomes()
+    assert len(found) == 4
+    assert [name for name, outcome in found.items() if not outcome.is_right] == []
 
 
 def test_wrong_kernel_is_named_and_the_others_are_right(both, only, change_kernel):
