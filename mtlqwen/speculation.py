@@ -19,17 +19,17 @@ from ._sequence import Sequence
 
 MAX_DRAFTS = 15  # of a sequence in one pass: blocks of 16 rows are the largest that drafters know
 
-# How sure a sequence is of its drafts. Simulated over acceptances of 0 to 90 % that stay or change
-# and costs of 6 to 30 % a row: within 5 % of the best fixed width where drafting pays.
+# How sure a sequence is of its drafts. Chosen on simulated acceptances from 0 to 90 %, some of which
+# change on the way, at a cost of 6 to 30 % a row, and on the answers of the demo model.
 MEMORY = 0.9  # weight of the passes before the last that verified
 FADING = 0.98  # of it all in a pass without drafts: a sequence that stood aside tries again
-GUESS_WEIGHT = 2.0  # the proposer's likelihood counts as so many verified drafts
+GUESS_WEIGHT = 1.0  # the proposer's likelihood counts as so many verified drafts
 LEAST_LIKELY = 0.05  # a draft less likely to count is not worth asking the price of
 
 # What drafting may lose against plain decoding, in its passes: trials are paid for, by gains too.
-LOSS = 0.01  # per pass
-FIRST_CREDIT = 2.0  # for the first trials
-MOST_CREDIT = 10.0  # of gains: text that changes for good is noticed soon
+LOSS = 0.015  # per pass
+FIRST_CREDIT = 1.0  # for the first trials
+MOST_CREDIT = 5.0  # of gains: what good text may pay for the next that is not
 
 LEAST_GAIN = 1.02  # of expected tokens per time over plain decoding: less is noise
 COST_MEMORY = 0.8  # weight of the measurements before the last
