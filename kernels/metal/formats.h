@@ -60,7 +60,18 @@ inline float load_half(device const uchar *p)
     return float(*(device const half *)p);
 }
 
-inline float4 load_bf16(uint2 words)
+/* Four values of a float type as it lies in memory; of BF16, two in a word. */
+inline float4 widen(float4 values)
+{
+    return values;
+}
+
+inline float4 widen(half4 values)
+{
+    return float4(values);
+}
+
+inline float4 widen(uint2 words)
 {
     return float4(as_type<float>(words.x << 16), as_type<float>(words.x & 0xFFFF0000),
                   as_type<float>(words.y << 16), as_type<float>(words.y & 0xFFFF0000));
@@ -91,35 +102,20 @@ inline float iq4_scale(uint2 head, uint j)
 constant float IQ4_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                  1,    13,   25,  38,  53,  69,  89,  113};
 
-struct F32 {
-    typedef float staged;
+template <typename Four, typename Staged>
+struct Floats {
+    typedef Staged staged;
     static inline void decode(device const uchar *row, uint chunk, thread float4 *w)
     {
         UNROLL
         for (uint i = 0; i < 4; ++i)
-            w[i] = ((device const float4 *)row)[4 * chunk + i];
+            w[i] = widen(((device const Four *)row)[4 * chunk + i]);
     }
 };
 
-struct F16 {
-    typedef half staged;
-    static inline void decode(device const uchar *row, uint chunk, thread float4 *w)
-    {
-        UNROLL
-        for (uint i = 0; i < 4; ++i)
-            w[i] = float4(((device const half4 *)row)[4 * chunk + i]);
-    }
-};
-
-struct BF16 {
-    typedef float staged;
-    static inline void decode(device const uchar *row, uint chunk, thread float4 *w)
-    {
-        UNROLL
-        for (uint i = 0; i < 4; ++i)
-            w[i] = load_bf16(((device const uint2 *)row)[4 * chunk + i]);
-    }
-};
+typedef Floats<float4, float> F32;
+typedef Floats<half4, half> F16;
+typedef Floats<uint2, float> BF16;
 
 struct Q8_0 {
     typedef half staged;

@@ -14,63 +14,30 @@
 
 #include "formats.h"
 
-/* Eight floats of 256: four of each half. */
-struct unit_f32 {
+/* Eight floats of 256: four of each half. Four: the type of four in memory. */
+template <typename Four>
+struct unit_floats {
     enum { VALUES = 8, RUN = 1, HIGH = 128, HAS_MINIMUM = 0, USES_TABLE = 0 };
-    float4 low, high;
+    Four low, high;
     inline void load(device const uchar *row, uint unit)
     {
-        device const float4 *group = (device const float4 *)row + unit / 32 * 64 + unit % 32;
+        device const Four *group = (device const Four *)row + unit / 32 * 64 + unit % 32;
         low = group[0];
         high = group[32];
     }
     static inline uint position(uint unit, uint) { return unit / 32 * 256 + unit % 32 * 4; }
     inline void decode(uint, threadgroup const float *, thread float4 *w)
     {
-        w[0] = low;
-        w[1] = high;
+        w[0] = widen(low);
+        w[1] = widen(high);
     }
     inline float add(uint, float2 dot, float sum) { return sum + (dot.x + dot.y); }
     inline float minimum(uint) { return 0.0f; }
 };
 
-struct unit_f16 {
-    enum { VALUES = 8, RUN = 1, HIGH = 128, HAS_MINIMUM = 0, USES_TABLE = 0 };
-    half4 low, high;
-    inline void load(device const uchar *row, uint unit)
-    {
-        device const half4 *group = (device const half4 *)row + unit / 32 * 64 + unit % 32;
-        low = group[0];
-        high = group[32];
-    }
-    static inline uint position(uint unit, uint part) { return unit_f32::position(unit, part); }
-    inline void decode(uint, threadgroup const float *, thread float4 *w)
-    {
-        w[0] = float4(low);
-        w[1] = float4(high);
-    }
-    inline float add(uint, float2 dot, float sum) { return sum + (dot.x + dot.y); }
-    inline float minimum(uint) { return 0.0f; }
-};
-
-struct unit_bf16 {
-    enum { VALUES = 8, RUN = 1, HIGH = 128, HAS_MINIMUM = 0, USES_TABLE = 0 };
-    uint2 low, high;
-    inline void load(device const uchar *row, uint unit)
-    {
-        device const uint2 *group = (device const uint2 *)row + unit / 32 * 64 + unit % 32;
-        low = group[0];
-        high = group[32];
-    }
-    static inline uint position(uint unit, uint part) { return unit_f32::position(unit, part); }
-    inline void decode(uint, threadgroup const float *, thread float4 *w)
-    {
-        w[0] = load_bf16(low);
-        w[1] = load_bf16(high);
-    }
-    inline float add(uint, float2 dot, float sum) { return sum + (dot.x + dot.y); }
-    inline float minimum(uint) { return 0.0f; }
-};
+typedef unit_floats<float4> unit_f32;
+typedef unit_floats<half4> unit_f16;
+typedef unit_floats<uint2> unit_bf16;
 
 /* Four bytes of one block, four of the fourth block after it: 32 lanes read eight blocks. */
 struct unit_q8_0 {
