@@ -71,6 +71,17 @@ def test_mappings_and_submissions_alternate_in_order(fake, metal):
     assert [words(heap, page)[0] for page in range(4)] == [0, 100, 200, 300]
 
 
+@pytest.mark.parametrize("version", SYSTEMS.values(), ids=SYSTEMS.keys())
+def test_profiled_dispatches_see_the_mappings_too(fake, version):
+    fake.set(version=version)
+    with Device.open("metal", profile=True) as device:
+        heap, sparse = device.heap(2 * PAGE, PAGE), device.sparse(2 * PAGE, PAGE)
+        plan = store(device, sparse, 0, 4)
+        device.wait(device.submit((plan,), ops((abi.MAP, sparse.id, heap.id, 0, 1, 1))))
+        assert words(heap, 1)[0] == 4
+        assert plan.times()[0] > 0
+
+
 def test_one_heap_page_shows_in_two_buffers(metal):
     heap = metal.heap(2 * PAGE, PAGE)
     first, second = metal.sparse(4 * PAGE, PAGE), metal.sparse(4 * PAGE, PAGE)
