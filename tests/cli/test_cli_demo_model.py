@@ -207,6 +207,16 @@ def test_bench_as_json_has_every_sample():
     assert row["tokens_per_second"] > 0
 
 
+def test_bench_says_what_was_drafted_and_accepted_by_position():
+    drafting = ("--drafter", "demo", "--draft-width", "3")
+    done = mtlqwen("bench", "-p", "0", "-n", "8", "-r", "1", "--json", "-v", *drafting)
+    report = json.loads(done.stdout)
+    assert report["tokens_per_pass"] >= 1
+    assert report["drafted"][0] >= report["drafted"][2] > 0 == report["drafted"][3]
+    assert all(a <= d for a, d in zip(report["accepted"], report["drafted"], strict=True))
+    assert "tokens per pass; % accepted by position" in done.stderr
+
+
 def test_devices_lists_the_cpu():
     assert "cpu" in mtlqwen("devices").stdout
     (cpu,) = json.loads(mtlqwen("devices", "--json").stdout)["devices"]
