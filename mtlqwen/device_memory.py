@@ -72,19 +72,20 @@ class DeviceMemory:
 class RowPlans:
     """One pass as a plan for each number of rows that the device has faster kernels for.
 
+    A step runs at most one of them, so they share their scratch memory.
     record: puts the pass, over at most so many rows, into a builder.
     """
 
     def __init__(
         self, memory: DeviceMemory, max_rows: int, record: Callable[[PlanBuilder, int], None]
     ):
-        self._plans: list[tuple[int, Plan]] = []  # most rows, ascending
-        for rows in row_classes(memory.device, max_rows):
-            builder = PlanBuilder(memory.device)
+        classes = row_classes(memory.device, max_rows)
+        builders = [PlanBuilder(memory.device) for _ in classes]
+        for builder, rows in zip(builders, classes, strict=True):
             record(builder, rows)
-            plan, scratch = builder.build()
-            memory.adopt(scratch)
-            self._plans.append((rows, plan))
+        scratch = memory.buffer(max(builder.place_values() for builder in builders))
+        plans = [builder.build(scratch) for builder in builders]
+        self._plans = list(zip(classes, plans, strict=True))  # most rows, ascending
 
     def of(self, num_rows: int) -> Plan:
         return next(plan for max_rows, plan in self._plans if num_rows <= max_rows)

@@ -126,9 +126,12 @@ class PlanBuilder:
     def labels(self) -> list[str]:
         return [step.label for step in self._steps]
 
-    def build(self) -> tuple[Plan, Buffer]:
-        """The finished plan and its scratch memory, which the caller frees after the plan."""
-        scratch = self.device.buffer(max(_place(self._values), ALIGNMENT))
+    def place_values(self) -> int:
+        """Gives every activation its place; returns the bytes of scratch memory that takes."""
+        return max(_place(self._values), ALIGNMENT)
+
+    def build(self, scratch: Buffer) -> Plan:
+        """The finished plan, over at least as many bytes as `place_values` says."""
         num_bindings = sum(len(step.operands) for step in self._steps)
         dispatches = np.zeros(len(self._steps), abi.DISPATCH)
         bindings = np.zeros(num_bindings, abi.BINDING)
@@ -150,7 +153,7 @@ class PlanBuilder:
                 bindings[first_binding]["buffer"] = buffer.id
                 bindings[first_binding]["offset_bytes"] = operand.offset_bytes
                 first_binding += 1
-        return self.device.plan(dispatches, bindings, bytes(args)), scratch
+        return self.device.plan(dispatches, bindings, bytes(args))
 
 
 def _key(operand: Operand) -> Hashable:

@@ -183,8 +183,9 @@ class Workbench:
         self.kernels = self._new_kernels(builder)
         try:
             results = operation(self)
-            plan, scratch = builder.build()
+            scratch = self.device.buffer(builder.place_values())
             self._lent += [scratch]
+            plan = builder.build(scratch)
             for value, numbers in self._inputs:
                 scratch.array(np.float32, numbers.shape, value.offset_bytes)[:] = numbers
             yield plan, scratch, results
