@@ -1,10 +1,12 @@
-"""Every operation of the model and its drafter, once, and every shape and type of matrix."""
+"""Every operation of the model and its drafter, every shape of their matrices, and every type."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .. import metal_geometry
+from ..gguf import TensorType
 from ..kernels import LOGIT_ROWS
 from ..plan import Value
 from ..weights import AttentionMixer, DeltaMixer, Tensor
@@ -14,6 +16,8 @@ EXACT = 0.0
 ROUNDED = 1e-4  # another order of additions, another exponential
 HALVES = 4e-3  # products of half precision: weights of a tile, keys and values
 SELECTOR_RANK = 16
+RANDOM_SHAPE = (192, 512)
+WEIGHT_TYPES = [TensorType[name.upper()] for name in metal_geometry.TYPES]
 Results = Sequence[Value | Array]
 
 
@@ -57,6 +61,10 @@ def all_cases(bench: Workbench) -> list[Case]:
         if name not in seen:
             seen.add(name)
             found.append(Case(name, HALVES, _linear(index)))
+    for weight_type in WEIGHT_TYPES:
+        name = weight_type.name.lower()
+        found.append(Case(f"embed_{name}, random", ROUNDED, _random_embed(weight_type)))
+        found.append(Case(f"linear_{name}, random", HALVES, _random_linear(weight_type)))
     return found
 
 
@@ -83,6 +91,20 @@ def _linear(index: int) -> Operation:
         return b.kernels.linear(x, matrix), b.kernels.linear(x, matrix, add_to=total)
 
     return product_and_sum
+
+
+def _random_embed(weight_type: TensorType) -> Operation:
+    def embed(b: Workbench) -> Results:
+        return (b.kernels.embed(b.matrix(weight_type, b.config.num_tokens, RANDOM_SHAPE[1])),)
+
+    return embed
+
+
+def _random_linear(weight_type: TensorType) -> Operation:
+    def multiply(b: Workbench) -> Results:
+        return (b.kernels.linear(b.value(RANDOM_SHAPE[1]), b.matrix(weight_type, *RANDOM_SHAPE)),)
+
+    return multiply
 
 
 # ---- the model ---------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from ..device_memory import DeviceMemory
 from ..drafter import DrafterConfig, DrafterWeights
 from ..gguf import GGUF, TensorType
 from ..kernels import (
+    FLOAT_TYPES,
     LOGIT_ROWS,
     ROWS,
     AttentionCache,
@@ -30,6 +32,7 @@ from ..kernels import (
 )
 from ..metal_kernels import MetalKernels
 from ..plan import Memory, PlanBuilder, Value
+from ..quants import quantize
 from ..weights import Tensor, Weights
 
 ROW_COUNTS = (1, 4, 8, 48)  # vector kernels, small and large tiles, chunks of the delta rule
@@ -42,6 +45,14 @@ CACHED_TOKENS = 130  # of the first sequence: more than a block
 MAX_DRAFT_ROWS = 8
 PENDING_ROWS = 2  # of the first sequence where it verifies drafts
 MAX_RUN_S = 60
+SCALE_OFFSETS = {  # where the halves of a block lie, in bytes
+    TensorType.Q8_0: (0,),
+    TensorType.Q4_0: (0,),
+    TensorType.Q4_K: (0, 2),
+    TensorType.Q5_K: (0, 2),
+    TensorType.Q6_K: (208,),
+    TensorType.IQ4_XS: (0,),
+}
 
 Array = npt.NDArray[Any]
 Operation = Callable[["Workbench"], Sequence[Value | Array]]
@@ -132,20 +143,29 @@ class Workbench:
         self._inputs.append((value, scale * self._numbers(self.num_rows, dim)))
         return value
 
-    def floats(self, numbers: Array) -> Tensor:
-        """A tensor of F32 that lives as long as the run."""
-        buffer = self.device.buffer(4 * numbers.size)
-        self._lent.append(buffer)
-        buffer.array(np.float32, numbers.shape)[:] = numbers
-        return Tensor(buffer, 0, TensorType.F32, numbers.shape)
-
-    def head(self, num_rows: int, dim: int) -> Tensor:
-        """A matrix of Q8_0 to measure with: all its pages are there, its weights are the same."""
-        num_bytes = num_rows * TensorType.Q8_0.row_bytes(dim)
+    def tensor(self, weight_type: TensorType, shape: tuple[int, ...], raw: Array | int) -> Tensor:
+        """A tensor of these bytes, or of a byte repeated, that lives as long as the run."""
+        num_bytes = math.prod(shape[:-1]) * weight_type.row_bytes(shape[-1])
         buffer = self.device.buffer(num_bytes)
         self._lent.append(buffer)
-        buffer.array(np.uint8, (num_bytes,))[:] = 1
-        return Tensor(buffer, 0, TensorType.Q8_0, (num_rows, dim))
+        buffer.array(np.uint8, (num_bytes,))[:] = raw
+        return Tensor(buffer, 0, weight_type, shape)
+
+    def floats(self, numbers: Array) -> Tensor:
+        return self.tensor(TensorType.F32, numbers.shape, numbers.reshape(-1).view(np.uint8))
+
+    def matrix(self, weight_type: TensorType, num_rows: int, dim: int) -> Tensor:
+        """Seeded weights: random codes under small scales."""
+        shape = (num_rows, dim)
+        if weight_type in FLOAT_TYPES:
+            raw = quantize(self._rng.standard_normal(shape, np.float32), weight_type)
+            return self.tensor(weight_type, shape, raw.reshape(-1))
+        num_blocks = num_rows * dim // weight_type.block_values
+        blocks = self._rng.integers(0, 256, (num_blocks, weight_type.block_bytes), np.uint8)
+        for offset in SCALE_OFFSETS[weight_type]:
+            scales = (0.01 * self._rng.standard_normal((num_blocks, 1))).astype(np.float16)
+            blocks[:, offset : offset + 2] = scales.view(np.uint8)
+        return self.tensor(weight_type, shape, blocks.reshape(-1))
 
     def small_numbers(self, *shape: int) -> Array:
         """Eighths from -1 to 1: sums of a few products of them are exact in f32."""
