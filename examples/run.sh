@@ -3,6 +3,7 @@
 # A language whose compiler is not installed is skipped, and named. Usage: examples/run.sh PREFIX
 set -eu
 cd "$(dirname "$0")"
+command -v pkg-config > /dev/null || { echo "examples: pkg-config is not installed" >&2; exit 1; }
 export PKG_CONFIG_PATH="$1/lib/pkgconfig"
 libdir=$(pkg-config --variable=libdir mtlq)
 flags=$(pkg-config --cflags --libs mtlq)
