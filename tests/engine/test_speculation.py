@@ -292,6 +292,41 @@ def test_a_cost_curve_joins_what_was_measured():
     assert curve.ns(16) > 1700 and curve.ns(10) == pytest.approx(1729, abs=1)
 
 
+def lookup_time(prompt, answer, ns_of_rows):
+    """Time of the passes that prompt lookup needs, over that of plain decoding."""
+    speculation = Speculation(PromptLookup(), 128)
+    s = sequence(prompt)
+    s.request = Asked(len(answer))
+    done, spent_ns = 0, 0
+    while done < len(answer):
+        speculation.draft([s])
+        drafts = s.lookup(s.n_draft).tolist() if s.n_draft else []
+        s.drop_drafts()
+        right = [draft == token for draft, token in zip(drafts, answer[done:], strict=False)]
+        accepted = [*right, False].index(False)
+        if drafts:
+            speculation.verified(s, len(drafts), accepted)
+        spent_ns += ns_of_rows(1 + len(drafts))
+        speculation.measured(1, 1 + len(drafts), 0, ns_of_rows(1 + len(drafts)))
+        for token in answer[done : done + 1 + accepted]:
+            s.append(token)
+        done += 1 + accepted
+        s.request.num_left = len(answer) - done
+        s.restore(s.num_tokens - 1)
+    return spent_ns / (len(answer) * ns_of_rows(1))
+
+
+@pytest.mark.parametrize("slope_ns", [CHEAP, 80_000, DEAR])
+def test_prompt_lookup_gains_on_quotes_and_costs_little_on_chance_matches(slope_ns):
+    rng = np.random.default_rng(2)
+    page = rng.integers(100, 4000, 300).tolist()
+    prose = rng.integers(0, 8, 400).tolist()  # three of eight tokens match all the time
+    quote = [*prose, *page[50:250]]
+    assert lookup_time(page, prose, cost(slope_ns)) < 1.03
+    assert lookup_time(page, page[50:250], cost(slope_ns)) < 0.45
+    assert lookup_time(page, quote, cost(slope_ns)) < 0.85
+
+
 def test_a_pass_that_injects_the_features_of_many_does_not_count_as_dear():
     speculation = Speculation(Coins(), 128)
     s = sequence(range(10))
