@@ -40,6 +40,7 @@ FULL_SIMDGROUPS_PER_CORE = 24
 MAX_DECODE_ROWS = 4  # of a sequence: above, its attention is tiled instead of split over the cache
 MAX_RECURRENT_ROWS = 16  # of a sequence: above, its delta rule runs in chunks
 PREFILL_TILE_ROWS = 16
+SPLIT_ROWS = 16  # of a plan: up to here its tiles are split over the cache, too
 ARGMAX_VALUES_PER_BLOCK = 4096
 BOOK_TYPES = ("f32", "f16", "bf16")  # of select_path
 SELECT_CHUNK = 8192  # logits of a threadgroup; its workspace is sized by it (kernels/args.h)
@@ -66,6 +67,10 @@ class Gpu:
         """Parts that a cache is split into for decoding: 32 (M1 .. M5), 64 (Pro), 128."""
         wanted = 32 if self.num_cores <= 10 else 64 if self.num_cores <= 20 else 128
         return min(wanted, self.max_splits)
+
+    def tile_splits(self, max_rows: int) -> int:
+        """Parts that a cache is split into for each tile of rows, of which a draft has few."""
+        return max(self.num_splits // 4, 1) if max_rows <= SPLIT_ROWS else 1
 
 
 @dataclass(frozen=True)
@@ -162,23 +167,31 @@ def attention(
     split = (*constants, (1, splits))
     library = "attention_decode"
     decode, merge = f"attention_decode_{head_dim}_{heads}", f"attention_merge_{head_dim}"
-    launches = [
-        Launch(library, decode, (splits, num_heads // heads, slots), 64, split),
-        Launch(library, merge, (num_heads, 1, slots), 64, split, barrier=True),
-    ]
-    if max_rows > MAX_DECODE_ROWS:
-        num_tiles = _ceil(max_rows * group, PREFILL_TILE_ROWS) + max_sequences
-        grid = (num_tiles, num_kv_heads, 1)
-        name = f"attention_prefill_{head_dim}"
-        launches.append(Launch("attention_prefill", name, grid, 128, constants))
-    return launches
+    decoding = Launch(library, decode, (splits, num_heads // heads, slots), 64, split)
+    merging = Launch(library, merge, (num_heads, 1, slots), 64, split, barrier=True)
+    if max_rows <= MAX_DECODE_ROWS:
+        return [decoding, merging]
+    tile_splits = gpu.tile_splits(max_rows)
+    num_tiles = _ceil(max_rows * group, PREFILL_TILE_ROWS) + max_sequences
+    grid, split = (num_tiles, num_kv_heads, tile_splits), (*constants, (3, tile_splits))
+    library = "attention_prefill"
+    tiles = Launch(library, f"attention_prefill_{head_dim}", grid, 128, split)
+    if tile_splits == 1:
+        return [decoding, merging, tiles]
+    merge = f"attention_merge_tiles_{head_dim}"
+    return [decoding, tiles, merging, Launch(library, merge, (num_heads, max_rows, 1), 64, split)]
 
 
-def attention_workspace_bytes(gpu: Gpu, num_heads: int, head_dim: int, max_sequences: int) -> int:
+def attention_workspace_bytes(
+    gpu: Gpu, num_heads: int, head_dim: int, max_rows: int, max_sequences: int
+) -> int:
     """Of the operand `workspace`: for each split a vector of values, the largest score and the
-    sum.
+    sum; those of tiles at the end.
     """
-    return max_sequences * MAX_DECODE_ROWS * num_heads * gpu.num_splits * 4 * (head_dim + 2)
+    num_parts = max_sequences * MAX_DECODE_ROWS * gpu.num_splits
+    if max_rows > MAX_DECODE_ROWS and gpu.tile_splits(max_rows) > 1:
+        num_parts += SPLIT_ROWS * gpu.tile_splits(max_rows)
+    return num_parts * num_heads * 4 * (head_dim + 2)
 
 
 def conv(

@@ -60,7 +60,7 @@ class MetalKernels(CpuKernels):
 
     def _attention_workspace_bytes(self, heads: AttentionHeads) -> int:
         return geometry.attention_workspace_bytes(
-            self.gpu, heads.num_heads, heads.head_dim, self.max_sequences
+            self.gpu, heads.num_heads, heads.head_dim, self._capacity(ROWS), self.max_sequences
         )
 
     def _launch(

@@ -10,19 +10,6 @@
 
 constant uint NUM_SPLITS [[function_constant(1)]];
 
-/* What one of 64 threads has of DIM values. */
-template <int DIM> struct thread_values;
-
-template <> struct thread_values<128> {
-    typedef float2 type;
-    static inline float2 load(device const half *p) { return float2(*(device const half2 *)p); }
-};
-
-template <> struct thread_values<256> {
-    typedef float4 type;
-    static inline float4 load(device const half *p) { return float4(*(device const half4 *)p); }
-};
-
 /* One row of one sequence, from the grid's z. The blocks are those with positions that it sees. */
 struct decode_row {
     uint row, slot, first_block, num_blocks, blocks_per_split;
@@ -224,29 +211,12 @@ kernel void attention_merge(device const uint *header [[buffer(0)]],
     if (!find_row(header, query_start_loc, sequence_slots, batched_kv_valid, args, group.z,
                   at))
         return;
-    typedef typename thread_values<DIM>::type values;
-    const uint head = group.x;
-    const uint num_used = (at.num_blocks + at.blocks_per_split - 1) / at.blocks_per_split;
     const ulong num_partials = ulong(num_groups.z) * args.num_heads * NUM_SPLITS;
-    const ulong first = (ulong(group.z) * args.num_heads + head) * NUM_SPLITS;
-    device const values *partial = (device const values *)workspace + first * 64 + thread_index;
-    device const float2 *largest_and_sum =
-        (device const float2 *)(workspace + num_partials * DIM) + first;
-
-    float largest = LOWEST_SCORE, sum = 0.0f;
-    for (uint i = 0; i < num_used; ++i)
-        largest = max(largest, largest_and_sum[i].x);
-    values out = values(0.0f);
-    for (uint i = 0; i < num_used; ++i) {
-        const float weight = exp(largest_and_sum[i].x - largest);
-        sum = fma(weight, largest_and_sum[i].y, sum);
-        out = out + partial[i * 64] * weight;
-    }
-    out = out * (1.0f / sum);
-    const ulong at_head = ulong(at.row) * args.num_heads + head;
-    if (args.gated)
-        out = out * sigmoid(((device const values *)qg)[(2 * at_head + 1) * 64 + thread_index]);
-    ((device values *)o)[at_head * 64 + thread_index] = out;
+    const ulong first = (ulong(group.z) * args.num_heads + group.x) * NUM_SPLITS;
+    merge_parts<DIM>(workspace + first * DIM,
+                     (device const float2 *)(workspace + num_partials * DIM) + first,
+                     (at.num_blocks + at.blocks_per_split - 1) / at.blocks_per_split, qg, o,
+                     ulong(at.row) * args.num_heads + group.x, args, thread_index);
 }
 
 INSTANTIATE("attention_merge_128", attention_merge<128>)

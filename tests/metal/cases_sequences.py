@@ -171,7 +171,8 @@ def attention_case(heads: Heads, batch: Batch, max_splits: int = 128, spare_rows
     bindings = [case.input(a[name]) for name in names]
     bindings += [case.input(x) for x in (q, k_cache, v_cache, qg if heads.gated else q)]
     sequences = len(batch.counts) + 1
-    num_bytes = geometry.attention_workspace_bytes(gpu, heads.num, dim, sequences)
+    max_rows = rows + spare_rows
+    num_bytes = geometry.attention_workspace_bytes(gpu, heads.num, dim, max_rows, sequences)
     workspace = np.full(num_bytes, 0xFF, np.uint8)
     bindings += [case.output(guarded(expected)), case.input(workspace)]
     shape = heads.num, heads.num_kv, dim, batch.max_context, BLOCK
@@ -350,6 +351,10 @@ def attention_cases() -> list[Case]:
             cases += [attention_case(heads, few), attention_case(heads, block)]
     narrow = Heads(2, 1, 128, gated=False, causal=False, window=3)
     cases += [attention_case(narrow, few, max_splits=2), attention_case(narrow, block)]
+    # Tiles whose caches are split, in three parts and in two.
+    cases += [attention_case(Heads(4, 2), Batch([6], [1200], [0], 1280))]
+    wide = Heads(4, 1, 128, gated=False, causal=False, window=1000)
+    cases += [attention_case(wide, Batch([2, 9], [30, 1700], [1, 0], 1792))]
     return [*cases, attention_case(Heads(6, 1, 128, window=130), few)]
 
 

@@ -47,6 +47,7 @@ def small_cases() -> dict[str, list[Case]]:
             sequences.attention_case(heads(4, 2), Batch([2, 1], [127, 0], [0, 1], 256), 1),
             sequences.attention_case(heads(1, 1), Batch([1], [130], [0], 256), 2),
             sequences.attention_case(heads(4, 2), Batch([6, 5], [60, 125], [1, 0], 256), 2),
+            sequences.attention_case(heads(2, 1), Batch([6], [600], [0], 640), 8),
             sequences.attention_case(blocks, Batch([3, 6], [130, 130], [1, 0], 256), 2),
         ],
         "paged": cases_paged.small_cases(),
