@@ -71,24 +71,25 @@ def examine(kind: str, num_tokens: int = 64, head: tuple[int, int] = HEAD) -> It
         )
         if kind == "metal":
             yield _attempt("sparse memory", lambda: _check_sparse(device))
-        yield from _check_kernels(device)
-        yield _attempt("bandwidth", lambda: _measure_head(device, *head))
+    yield from _check_kernels(kind)
+    yield _attempt("bandwidth", lambda: _measure_head(kind, *head))
     yield from _check_model(kind, num_tokens)
 
 
-def _check_kernels(device: Device) -> Iterator[Finding]:
+def _check_kernels(kind: str) -> Iterator[Finding]:
     """The cpu is compared with its own portable kernels, every other device with the cpu."""
-    isa = "portable" if device.kind == "cpu" else None
+    isa = "portable" if kind == "cpu" else None
     try:
         with Device.open("cpu", isa=isa) as reference:
-            for outcome in check_kernels(device, reference):
+            for outcome in check_kernels(lambda: Device.open(kind), reference):
                 yield Finding(f"kernel {outcome.case.name}", outcome.is_right, str(outcome))
     except MtlqError as error:
         yield Finding("kernels", False, str(error))
 
 
-def _measure_head(device: Device, num_rows: int, dim: int) -> tuple[bool, str]:
-    speed = head_bandwidth(device, num_rows, dim)
+def _measure_head(kind: str, num_rows: int, dim: int) -> tuple[bool, str]:
+    with Device.open(kind) as device:
+        speed = head_bandwidth(device, num_rows, dim)
     return True, f"{speed:.1f} GB/s over a head of {num_rows:,} x {dim:,} in Q8_0"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -42,20 +42,28 @@ class Outcome:
         return "; ".join([*wrong, *(f"{rows} rows: {why}" for rows, why in self.refusals.items())])
 
 
-def check_kernels(device: Device, reference: Device) -> Iterator[Outcome]:
+def check_kernels(open_device: Callable[[], Device], reference: Device) -> Iterator[Outcome]:
     """One outcome for each case; one that fails does not stop the others."""
-    with ExitStack() as stack:
-        bench, reference_bench = (_open(stack, each) for each in (device, reference))
+    with ExitStack() as stack, ExitStack() as renewed:
+        reference_bench = _open(stack, reference)
+        bench = _open(renewed, renewed.enter_context(open_device()))
         for case in all_cases(bench):
-            outcome = Outcome(case)
-            for num_rows in ROW_COUNTS:
-                try:
-                    got = bench.run(case.operation, num_rows)
-                    wanted = reference_bench.run(case.operation, num_rows)
-                    outcome.errors[num_rows] = difference(got, wanted)
-                except MtlqError as error:
-                    outcome.refusals[num_rows] = str(error)
+            outcome = _try(case, bench, reference_bench)
+            if outcome.refusals:  # a device that failed once may be lost
+                renewed.close()
+                bench = _open(renewed, renewed.enter_context(open_device()))
             yield outcome
+
+
+def _try(case: Case, bench: Workbench, reference: Workbench) -> Outcome:
+    outcome = Outcome(case)
+    for num_rows in ROW_COUNTS:
+        try:
+            results = (each.run(case.operation, num_rows) for each in (bench, reference))
+            outcome.errors[num_rows] = difference(*results)
+        except MtlqError as error:
+            outcome.refusals[num_rows] = str(error)
+    return outcome
 
 
 def head_bandwidth(device: Device, num_rows: int, dim: int) -> float:
