@@ -82,13 +82,14 @@ static void multiply_group(const product *p, uint64_t group, uint64_t x_begin, u
     store_rows(p, first_row, x_begin, sums, count);
 }
 
-#ifdef MTLQ_LINEAR_LONE_H
-/* y += the sums of num_blocks blocks of sixteen rows, the float operations of multiply_super. */
-static lanes add_lone_sums(const product *p, const lone_sums *sums, const xblock *x, uint64_t num_blocks, lanes y)
+#ifdef MTLQ_LINEAR_FEW_H
+/* y += the sums of num_blocks blocks of sixteen rows with row t of x, the float operations of multiply_super. */
+static lanes add_few_sums(const product *p, const few_sums *sums, unsigned t, const xblock *x, uint64_t num_blocks,
+                          lanes y)
 {
     const quant_type *quant = &p->type->quant;
     for (uint64_t b = 0; b < num_blocks; b++) {
-        words pairs = words_load(sums->pairs[b]), sum = words_load(sums->codes[b]);
+        words pairs = words_load(sums->pairs[t][b]), sum = words_load(sums->codes[t][b]);
         if (quant->zero_shift) {
             sum = words_sub(sum, words_shl(pairs, quant->zero_shift));
         }
@@ -96,47 +97,56 @@ static lanes add_lone_sums(const product *p, const lone_sums *sums, const xblock
         if (quant->has_offset) {
             v = lanes_fma(lanes_neg(lanes_load_f16(sums->offsets[b])), words_to_lanes(pairs), v);
         }
-        y = lanes_fma(v, lanes_splat(x[b].step), y);
+        y = lanes_fma(v, lanes_splat(x[b * p->num_rows + t].step), y);
     }
     return y;
 }
 
-/* Sixteen rows of W times the only row of x. */
-static void multiply_lone(const product *p, const lone_x *lone, uint64_t group)
+/* Sixteen rows of W times all rows of x, at most FEW_ROWS. */
+static void multiply_few(const product *p, const few_x *few, uint64_t group)
 {
     uint64_t stride = p->args->row_bytes, first_row = group * LINEAR_ROWS;
     uint64_t num_rows = min_u64(LINEAR_ROWS, p->args->out_dim - first_row);
-    lanes y = lanes_zero();
-    lone_sums sums;
+    unsigned num_x = (unsigned)p->num_rows;
+    lanes y[FEW_ROWS];
+    few_sums sums;
     if (num_rows < LINEAR_ROWS) {
         memset(&sums, 0, sizeof sums);
     }
-    for (uint64_t b = 0; b < p->num_blocks; b += LONE_BLOCKS) {
-        uint64_t num_blocks = min_u64(LONE_BLOCKS, p->num_blocks - b);
-        const uint8_t *rows = p->weights + first_row * stride + b * p->type->quant.block_bytes;
-        for (uint64_t r = 0; r < num_rows; r++) {
-            p->type->lone_row(rows + r * stride, p->x + b, lone + b, (unsigned)num_blocks, (unsigned)r, &sums);
-        }
-        y = add_lone_sums(p, &sums, p->x + b, num_blocks, y);
+    for (unsigned t = 0; t < num_x; t++) {
+        y[t] = lanes_zero();
     }
-    store_rows(p, first_row, 0, &y, 1);
+    for (uint64_t b = 0; b < p->num_blocks; b += FEW_BLOCKS) {
+        uint64_t num_blocks = min_u64(FEW_BLOCKS, p->num_blocks - b);
+        const uint8_t *rows = p->weights + first_row * stride + b * p->type->quant.block_bytes;
+        const xblock *x = p->x + b * num_x;
+        for (uint64_t r = 0; r < num_rows; r++) {
+            p->type->few.row(rows + r * stride, x, few + b * num_x, num_x, (unsigned)num_blocks, (unsigned)r, &sums);
+        }
+        for (unsigned t = 0; t < num_x; t++) {
+            y[t] = add_few_sums(p, &sums, t, x, num_blocks, y[t]);
+        }
+    }
+    store_rows(p, first_row, 0, y, num_x);
 }
 
-/* Whether the call has one row of x and whole blocks, and a type that multiplies them; if so, does it. */
-static bool multiplied_lone(const mtlq_call *call, const product *p, uint64_t num_groups)
+/* Whether the call has few rows of x and whole blocks, and a type that is quicker that way; if so, does it. */
+static bool multiplied_few(const mtlq_call *call, const product *p, uint64_t num_groups)
 {
-    bool fits = p->num_blocks * sizeof(lone_x) <= MTLQ_SCRATCH_BYTES;
-    if (p->num_rows != 1 || !p->type->lone_row || p->args->in_dim % XBLOCK_VALUES != 0 || !fits) {
+    uint64_t num_records = p->num_blocks * p->num_rows;
+    bool is_few = p->num_rows > 0 && p->num_rows <= p->type->few.max_rows;
+    bool fits = num_records * sizeof(few_x) <= MTLQ_SCRATCH_BYTES;
+    if (!is_few || p->args->in_dim % XBLOCK_VALUES != 0 || !fits) {
         return false;
     }
-    lone_x *lone = call->scratch;
-    for (uint64_t b = 0; b < p->num_blocks; b++) {
-        lone_prepare(p->x + b, lone + b);
+    few_x *few = call->scratch;
+    for (uint64_t i = 0; i < num_records; i++) {
+        few_prepare(p->x + i, few + i);
     }
     uint64_t begin, end;
     mtlq_share(call, num_groups, &begin, &end);
     for (uint64_t group = begin; group < end; group++) {
-        multiply_lone(p, lone, group);
+        multiply_few(p, few, group);
     }
     return true;
 }
@@ -155,8 +165,8 @@ void MTLQ_NAME(linear_blocks)(const mtlq_call *call, const linear_type *type)
         .num_blocks = (args->in_dim + XBLOCK_VALUES - 1u) / XBLOCK_VALUES,
     };
     uint64_t num_groups = (args->out_dim + LINEAR_ROWS - 1u) / LINEAR_ROWS;
-#ifdef MTLQ_LINEAR_LONE_H
-    if (multiplied_lone(call, &p, num_groups)) {
+#ifdef MTLQ_LINEAR_FEW_H
+    if (multiplied_few(call, &p, num_groups)) {
         return;
     }
 #endif

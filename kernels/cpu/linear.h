@@ -50,11 +50,11 @@
 #endif
 
 #if MTLQ_ISA_ID == MTLQ_ISA_IS_avx2
-#include "linear_lone.h"
-#define LONE_ROW(name) name##_lone_row
+#include "linear_few.h"
+#define FEW(name, max_rows) {name##_few_row, max_rows}
 #else
-typedef const void *lone_row_fn; /* the tile is as quick for one row of x */
-#define LONE_ROW(name) NULL
+typedef const void *few_row_fn; /* the tile is as quick for few rows of x */
+#define FEW(name, max_rows) NO_FEW
 #endif
 
 #define LINEAR_ROWS 16u             /* of W in a tile */
@@ -84,12 +84,20 @@ typedef void (*unpack_fn)(const uint8_t *rows, uint64_t stride, tile *w);
 /* y[t] += tile . x[t] for num_rows <= LINEAR_TILE rows of x; prefetches a tile of W at `ahead` meanwhile. */
 typedef void (*multiply_fn)(const tile *w, const xblock *x, lanes *y, unsigned num_rows, const uint8_t *ahead);
 
+/* What multiplies up to max_rows rows of x quicker than the tile does. */
+typedef struct few_rows {
+    few_row_fn row;
+    uint32_t max_rows; /* 0: none */
+} few_rows;
+
+#define NO_FEW {NULL, 0}
+
 /* A weight type as the loops of linear.c see it. */
 typedef struct linear_type {
     quant_type quant;
     unpack_fn unpack;
     multiply_fn multiply;
-    lone_row_fn lone_row; /* NULL: none */
+    few_rows few;
 } linear_type;
 
 void MTLQ_NAME(linear_blocks)(const mtlq_call *call, const linear_type *type);
@@ -209,8 +217,8 @@ ALWAYS_INLINE void multiply(const tile *w, const xblock *x, lanes *y, const unsi
 
 #define MULTIPLY_CASE(n) case n: multiply(w, x, y, n, ahead, type); break;
 
-/* The kernel of a weight type, from its quant_type, its unpack function and what multiplies a lone row. */
-#define LINEAR_KERNEL(name, lone, ...)                                                                         \
+/* The kernel of a weight type, from its quant_type, its unpack function and what multiplies few rows. */
+#define LINEAR_KERNEL(name, few, ...)                                                                          \
     static void name##_multiply(const tile *w, const xblock *x, lanes *y, unsigned num_rows,                   \
                                 const uint8_t *ahead)                                                          \
     {                                                                                                          \
@@ -225,7 +233,7 @@ ALWAYS_INLINE void multiply(const tile *w, const xblock *x, lanes *y, const unsi
     }                                                                                                          \
     void MTLQ_NAME(linear_##name)(const mtlq_call *call)                                                       \
     {                                                                                                          \
-        const linear_type type = {{__VA_ARGS__}, name##_unpack, name##_multiply, lone};                        \
+        const linear_type type = {{__VA_ARGS__}, name##_unpack, name##_multiply, few};                         \
         MTLQ_NAME(linear_blocks)(call, &type);                                                                 \
     }
 

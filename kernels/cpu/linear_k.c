@@ -201,10 +201,10 @@ ALWAYS_INLINE void unpack_iq4_xs(const uint8_t *rows, uint64_t stride, tile *w,
     }
 }
 
-/*            type    lone row        bytes  scales  max_code     zero  offset */
-LINEAR_KERNEL(q4_k,   LONE_ROW(q4_k), 144,   1,      15,          0,    1)
-LINEAR_KERNEL(q5_k,   LONE_ROW(q5_k), 176,   1,      31,          0,    1)
-LINEAR_KERNEL(q6_k,   LONE_ROW(q6_k), 210,   2,      63,          5,    0)
-LINEAR_KERNEL(q2_k,   NULL,           84,    2,      3,           0,    1)
-LINEAR_KERNEL(q3_k,   NULL,           110,   2,      7,           2,    0)
-LINEAR_KERNEL(iq4_xs, NULL,           136,   1,      SIGNED_CODE, 0,    0)
+/*            type    few rows       bytes  scales  max_code     zero  offset */
+LINEAR_KERNEL(q4_k,   FEW(q4_k, 2),  144,   1,      15,          0,    1)
+LINEAR_KERNEL(q5_k,   FEW(q5_k, 2),  176,   1,      31,          0,    1)
+LINEAR_KERNEL(q6_k,   FEW(q6_k, 3),  210,   2,      63,          5,    0)
+LINEAR_KERNEL(q2_k,   NO_FEW,        84,    2,      3,           0,    1)
+LINEAR_KERNEL(q3_k,   NO_FEW,        110,   2,      7,           2,    0)
+LINEAR_KERNEL(iq4_xs, NO_FEW,        136,   1,      SIGNED_CODE, 0,    0)
