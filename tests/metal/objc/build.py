@@ -37,8 +37,9 @@ SOURCES = {  # flags of each group of sources
     ),
 }
 
-SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-shared-libasan"]
-MODES: dict[str, list[str]] = {"plain": [], "asan": SANITIZERS}
+_ASAN = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-shared-libasan"]
+_TSAN = ["-fsanitize=thread", "-shared-libsan"]
+MODES: dict[str, list[str]] = {"plain": [], "asan": _ASAN, "tsan": _TSAN}
 
 
 def is_missing() -> str | None:
@@ -51,9 +52,9 @@ def is_missing() -> str | None:
     return None
 
 
-def sanitizer_runtime() -> Path:
-    """What a process that loads library("asan") has to have loaded first."""
-    name = f"libclang_rt.asan-{platform.machine()}.so"
+def sanitizer_runtime(mode: str) -> Path:
+    """What a process that loads library(mode) has to have loaded first."""
+    name = f"libclang_rt.{mode}-{platform.machine()}.so"
     command = [COMPILER, f"-print-file-name={name}"]
     return Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
 

@@ -20,7 +20,7 @@ extern void objc_exception_throw(id object);
     double started, ended;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    bool isDone;
+    bool isCommitted, isDone;
 }
 - (instancetype)initWithQueue:(FakeQueue *)owner
 {
@@ -32,7 +32,7 @@ extern void objc_exception_throw(id object);
 }
 - (void)add:(FakeCommand *)command
 {
-    if (state != MTLCommandBufferStatusNotEnqueued || count == MAX_COMMANDS)
+    if (isCommitted || count == MAX_COMMANDS)
         fake_stop("encoding into a committed or full command buffer");
     commands[count++] = command;
 }
@@ -89,7 +89,7 @@ extern void objc_exception_throw(id object);
 }
 - (void)addCompletedHandler:(void (^)(id<MTLCommandBuffer>))block
 {
-    if (numHandlers == 4 || state != MTLCommandBufferStatusNotEnqueued)
+    if (numHandlers == 4 || isCommitted)
         fake_stop("a completion handler too many or too late");
     handlers[numHandlers++] = block;
 }
@@ -110,8 +110,9 @@ extern void objc_exception_throw(id object);
 - (void)commit
 {
     [self checkOrder];
-    if (isEncoding || state != MTLCommandBufferStatusNotEnqueued)
+    if (isEncoding || isCommitted)
         fake_stop("commit with an open encoder, or twice");
+    isCommitted = true;
     state = MTLCommandBufferStatusCommitted;
     FakeCommandBuffer *mine = self;
     [queue->worker add:^(FakeWorker *worker) {
@@ -120,7 +121,7 @@ extern void objc_exception_throw(id object);
 }
 - (void)waitUntilCompleted
 {
-    if (state == MTLCommandBufferStatusNotEnqueued)
+    if (!isCommitted)
         fake_stop("waitUntilCompleted before commit");
     pthread_mutex_lock(&mutex);
     while (!isDone)
