@@ -27,7 +27,7 @@ KEY_DIM = 128  # of the delta rule
 TAPE = 0  # layout of what it records (kernels/args.h)
 BLOCK_TOKENS = 128
 MAX_CONV_HEAD_DIM = 128
-PAGE_BYTES = 2  # function constant of kernels that touch the K/V cache (kernels/metal/cache.h)
+PAGE_BYTES_INDEX = 2  # of the function constant of kernels that touch the K/V cache (cache.h)
 
 # A vector kernel reads and decodes a weight once for up to four rows; from five on a matrix tile is
 # faster (its cost does not depend on the number of rows up to its height).
@@ -139,7 +139,7 @@ def swiglu(dim: int, max_rows: int) -> Launch:
 def rotary(num_heads: int, num_kv_heads: int, max_rows: int, page_bytes: int = 0) -> Launch:
     """page_bytes: of a K/V cache that is a page table; 0: it is address space."""
     grid = (_ceil(num_heads + 2 * num_kv_heads, 4), max_rows, 1)
-    return Launch("rotary", "rotary", grid, 128, ((PAGE_BYTES, page_bytes),), row_axis=1)
+    return Launch("rotary", "rotary", grid, 128, ((PAGE_BYTES_INDEX, page_bytes),), row_axis=1)
 
 
 def attention(
@@ -163,7 +163,7 @@ def attention(
     heads = next(h for h in DECODE_HEADS if group % h == 0)
     splits = gpu.num_splits
     slots = max_sequences * MAX_DECODE_ROWS
-    constants = ((0, MAX_DECODE_ROWS), (PAGE_BYTES, page_bytes))
+    constants = ((0, MAX_DECODE_ROWS), (PAGE_BYTES_INDEX, page_bytes))
     split = (*constants, (1, splits))
     library = "attention_decode"
     decode, merge = f"attention_decode_{head_dim}_{heads}", f"attention_merge_{head_dim}"

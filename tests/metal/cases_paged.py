@@ -26,7 +26,7 @@ def paged(case: Case) -> Case:
     case.name = f"paged {case.name}"
     tables: dict[int, int] = {}
     for dispatch in case.dispatches:
-        constants = dict(dispatch.launch.constants) | {geometry.PAGE_BYTES: PAGE_BYTES}
+        constants = dict(dispatch.launch.constants) | {geometry.PAGE_BYTES_INDEX: PAGE_BYTES}
         dispatch.launch = replace(dispatch.launch, constants=tuple(constants.items()))
         for binding in CACHES[dispatch.launch.library]:
             cache = dispatch.bindings[binding]
