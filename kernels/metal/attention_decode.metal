@@ -39,8 +39,8 @@ inline bool find_row(device const uint *header, device const int *query_start_lo
 
 /* Grid: splits, H / HEADS, sequences * MAX_DECODE_ROWS; 64 threads. HEADS query heads of one KV
  * head share each load of K and V. Both SIMD groups make scores, two positions a lane, then
- * values, DIM / 64 dimensions a lane: K has positions innermost and V dimensions, so neither product
- * needs a sum across lanes. */
+ * values, DIM / 64 dimensions a lane: K has positions innermost and V dimensions, so neither
+ * product needs a sum across lanes. */
 template <int DIM, int HEADS>
 kernel void attention_decode(device const uint *header [[buffer(0)]],
                              device const int *query_start_loc [[buffer(1)]],

@@ -93,6 +93,57 @@ inline ulong pair_head(uint pair, uint group_size, uint num_heads)
     return ulong(pair / group_size) * num_heads + pair % group_size;
 }
 
+/* A tile's queries times the scale; zero where it has no pair. */
+template <int DIM>
+inline void load_queries(device const float *q, threadgroup half *queries,
+                         constant mtlq_attention_args &args, prefill_tile tile, ulong first_head,
+                         uint thread_index)
+{
+    const uint group_size = args.num_heads / args.num_kv_heads;
+    for (uint i = thread_index; i < TILE_ROWS * DIM / 4; i += 128) {
+        const uint row = i / (DIM / 4);
+        float4 value = float4(0.0f);
+        if (row < tile.num_pairs) {
+            const ulong head =
+                first_head + pair_head(tile.first_pair + row, group_size, args.num_heads);
+            value = ((device const float4 *)q)[head * (DIM / 4) + i % (DIM / 4)] * args.scale;
+        }
+        ((threadgroup half4 *)queries)[i] = half4(value);
+    }
+}
+
+/* Four rows of a tile that a SIMD group keeps the score of: equal in all lanes. A missing row sees
+ * what the last one sees. */
+struct tile_rows {
+    float largest[4], sum[4]; /* m and the sum of e^(score - m), so far */
+    visible_range seen[4];
+};
+
+/* Scores of STEP positions from first on become e^(score - m); factors: for what was summed before,
+ * with another m. */
+inline void weigh_scores(thread tile_rows &rows, threadgroup float *scores,
+                         threadgroup float *factors, uint first, uint lane)
+{
+    UNROLL
+    for (uint r = 0; r < 4; ++r) {
+        const uint position = first + 2 * lane;
+        threadgroup float2 *cell = (threadgroup float2 *)(scores + r * SCORE_STRIDE) + lane;
+        const float2 s = *cell;
+        const bool sees_x = is_within(position, rows.seen[r].begin, rows.seen[r].end);
+        const bool sees_y = is_within(position + 1, rows.seen[r].begin, rows.seen[r].end);
+        const float x = sees_x ? s.x : LOWEST_SCORE, y = sees_y ? s.y : LOWEST_SCORE;
+        const float next = max(rows.largest[r], simd_max(max(x, y)));
+        /* A row whose window begins further on has seen nothing yet: next is no score. */
+        const float2 p = float2(sees_x ? exp(x - next) : 0.0f, sees_y ? exp(y - next) : 0.0f);
+        const float correction = exp(rows.largest[r] - next);
+        rows.sum[r] = rows.sum[r] * correction + simd_sum(p.x + p.y);
+        rows.largest[r] = next;
+        *cell = p;
+        if (lane == 0)
+            factors[r] = correction;
+    }
+}
+
 /* scores[TILE_ROWS, 16 of STEP] of one SIMD group; k at its first position. */
 template <int DIM>
 inline void make_scores(threadgroup const half *queries, device const half *k,
@@ -189,29 +240,16 @@ kernel void attention_prefill(device const uint *header [[buffer(0)]],
     const uint begin = parts.first + group.z * parts.positions;
     const uint end = min(begin + parts.positions, tile_seen.end);
     const ulong first_head = ulong(first_row) * num_heads + kv_head * group_size;
-    device const float4 *source = (device const float4 *)q;
-
-    for (uint i = thread_index; i < TILE_ROWS * DIM / 4; i += 128) {
-        const uint pair = tile.first_pair + i / (DIM / 4);
-        float4 value = float4(0.0f);
-        if (i / (DIM / 4) < tile.num_pairs) {
-            const ulong head = first_head + pair_head(pair, group_size, num_heads);
-            value = source[head * (DIM / 4) + i % (DIM / 4)] * args.scale;
-        }
-        ((threadgroup half4 *)queries)[i] = half4(value);
-    }
+    load_queries<DIM>(q, queries, args, tile, first_head, thread_index);
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
-    /* Rows 4 * simdgroup + r of the tile: equal in all lanes. A missing row sees what the last
-     * one sees. */
-    float largest[4], sum[4];
-    visible_range seen[4];
+    tile_rows rows;
     UNROLL
     for (uint r = 0; r < 4; ++r) {
         const uint pair = tile.first_pair + min(4 * simdgroup + r, tile.num_pairs - 1);
-        largest[r] = LOWEST_SCORE;
-        sum[r] = 0.0f;
-        seen[r] = visible_to(args, kv_valid + pair / group_size, end_position);
+        rows.largest[r] = LOWEST_SCORE;
+        rows.sum[r] = 0.0f;
+        rows.seen[r] = visible_to(args, kv_valid + pair / group_size, end_position);
     }
     simdgroup_float8x8 out[2][DIM / 32];
     UNROLL
@@ -226,24 +264,8 @@ kernel void attention_prefill(device const uint *header [[buffer(0)]],
         make_scores<DIM>(queries, k + first % BLOCK + 16 * simdgroup, scores + 16 * simdgroup);
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
-        UNROLL
-        for (uint r = 0; r < 4; ++r) {
-            const uint row = 4 * simdgroup + r, position = first + 2 * lane;
-            threadgroup float2 *cell = (threadgroup float2 *)(scores + row * SCORE_STRIDE) + lane;
-            const float2 s = *cell;
-            const bool sees_x = is_within(position, seen[r].begin, seen[r].end);
-            const bool sees_y = is_within(position + 1, seen[r].begin, seen[r].end);
-            const float x = sees_x ? s.x : LOWEST_SCORE, y = sees_y ? s.y : LOWEST_SCORE;
-            const float next = max(largest[r], simd_max(max(x, y)));
-            /* A row whose window begins further on has seen nothing yet: next is no score. */
-            const float2 p = float2(sees_x ? exp(x - next) : 0.0f, sees_y ? exp(y - next) : 0.0f);
-            const float correction = exp(largest[r] - next);
-            sum[r] = sum[r] * correction + simd_sum(p.x + p.y);
-            largest[r] = next;
-            *cell = p;
-            if (lane == 0)
-                factors[row] = correction;
-        }
+        weigh_scores(rows, scores + 4 * simdgroup * SCORE_STRIDE, factors + 4 * simdgroup, first,
+                     lane);
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
         UNROLL
@@ -261,11 +283,11 @@ kernel void attention_prefill(device const uint *header [[buffer(0)]],
     for (uint r = 0; r < 4; ++r) {
         const uint row = 4 * simdgroup + r, pair = tile.first_pair + row;
         if (lane == 0)
-            factors[row] = is_split ? 1.0f : 1.0f / sum[r];
+            factors[row] = is_split ? 1.0f : 1.0f / rows.sum[r];
         if (lane == 0 && is_split && row < tile.num_pairs) {
             const ulong head = first_head + pair_head(pair, group_size, num_heads);
             device float *place = workspace + places_of<DIM>(args, head).largest_and_sum;
-            ((device float2 *)place)[group.z] = float2(largest[r], sum[r]);
+            ((device float2 *)place)[group.z] = float2(rows.largest[r], rows.sum[r]);
         }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);

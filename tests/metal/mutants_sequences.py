@@ -139,8 +139,8 @@ MUTANTS = [
     Mutant(
         "attention_prefill lets a row see its successor",
         "attention_prefill.metal",
-        "seen[r] = visible_to(args, kv_valid + pair / group_size, end_position)",
-        "seen[r] = visible_to(args, kv_valid + pair / group_size + 1, end_position)",
+        "rows.seen[r] = visible_to(args, kv_valid + pair",
+        "rows.seen[r] = visible_to(args, kv_valid + 1 + pair",
         "attention",
         "values",
     ),
