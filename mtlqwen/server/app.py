@@ -114,7 +114,8 @@ class _Routes:
 
 async def _read(request: Request, schema: type[Body]) -> Body:
     """The body, checked against `schema`; a web page may send other types without being asked."""
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
         raise ApiError(415, "send the body with Content-Type: application/json")
     body = bytearray()
     async for chunk in request.stream():

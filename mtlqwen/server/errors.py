@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from mtlqwen.errors import MtlqError, RequestError
 
@@ -67,7 +68,7 @@ class ApiError(Exception):
         if fault["type"] == "value_error":
             return cls.of(fault["ctx"]["error"])
         code = "unsupported_value" if fault["type"] == "literal_error" else "invalid_value"
-        return cls(400, f"{param}: {fault['msg']}", param=param or None, code=code)
+        return cls(400, f"{param or 'the body'}: {fault['msg']}", param=param or None, code=code)
 
     def body(self) -> dict[str, Any]:
         """OpenAI's error object."""
@@ -100,6 +101,10 @@ def install_handlers(app: FastAPI) -> None:
     async def routing(request: Request, error: HTTPException) -> JSONResponse:
         message = f"{request.method} {request.url.path}: {error.detail}"
         return ApiError(error.status_code, message, headers=error.headers).response()
+
+    @app.exception_handler(ClientDisconnect)
+    async def departed(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=499)  # in the middle of its body: nobody reads this
 
     @app.exception_handler(Exception)
     async def unknown(request: Request, error: Exception) -> JSONResponse:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -45,6 +47,18 @@ def test_a_signal_ends_the_server_in_order(process, number):
     assert json.loads(events[-1])["error"]["code"] == "server_stopping"
     rest, errors = process.communicate(timeout=20)
     assert (rest, process.returncode) == ("closed\n", 0)
+    assert errors == ""
+
+
+def test_a_client_that_leaves_within_its_body_is_not_an_error_of_the_server(process):
+    port = int(process.stdout.readline())
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(f'{head}Content-Length: 100\r\n\r\n{{"messages"'.encode())
+        time.sleep(0.1)  # so that its request has begun
+    assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=20)
     assert errors == ""
 
 

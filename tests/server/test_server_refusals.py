@@ -92,6 +92,16 @@ def test_a_body_that_is_no_json_object_is_refused(quiet, body, status):
     error_of(quiet.http.post("/v1/chat/completions", content=body, headers=headers), status)
 
 
+def test_a_fault_of_the_whole_body_is_told_as_such(quiet):
+    assert error_of(quiet.http.post("/v1/completions", json=[]), 400)["message"].startswith("the b")
+
+
+def test_the_media_type_may_be_written_in_capitals(quiet):
+    body, headers = json.dumps({"messages": MESSAGES}), {"content-type": "Application/JSON"}
+    answer = quiet.http.post("/v1/chat/completions", content=body, headers=headers)
+    assert answer.status_code == 200
+
+
 def test_a_web_page_s_form_is_refused(quiet):
     body = json.dumps({"messages": MESSAGES})
     error_of(quiet.http.post("/v1/chat/completions", content=body), 415)
