@@ -74,7 +74,13 @@ def cli(ctx: click.Context) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line and exits: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    """Runs the command line and exits: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 ended
+    by SIGTERM, 129 by SIGHUP.
+    """
+    _open_closed_streams()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup's stays
+            signal.signal(number, _exit_in_order)
     sys.exit(run(arguments))
 
 
@@ -94,9 +100,24 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except MtlqError as error:
         return _fail(str(error))
     except OSError as error:
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        reason = error.strerror or str(error)
+        return _fail(f"{error.filename}: {reason}" if error.filename else reason)
     except MemoryError:
         return _fail("out of memory; use a smaller model or a smaller --ctx")
+
+
+def _open_closed_streams() -> None:
+    """What the caller has closed of stdin, stdout and stderr leads nowhere from now on; else the
+    next file that is opened would take its number.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
+def _exit_in_order(number: int, frame: object) -> None:
+    """Unlike the default, removes unfinished files and brings the cursor back."""
+    sys.exit(128 + number)
 
 
 def _fail(message: str) -> int:

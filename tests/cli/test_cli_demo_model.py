@@ -192,6 +192,38 @@ def read_until(descriptor: int, wanted: bytes, limit_s: float = 60) -> bytes:
     return seen
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_end_is_obeyed_in_order(number):
+    endless = ("--ignore-eos", "--no-think", "--max-tokens", "16000")
+    with subprocess.Popen(
+        [sys.executable, "-m", "mtlqwen", "generate", QUESTION, *endless],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.read(1) == "5"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert out.endswith("\n")  # what is open was closed
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("closing", "prompt", "status"), [("<&-", [], 2), (">&-", [QUESTION], 0), ("2>&-", ["hi"], 0)]
+)
+def test_standard_streams_may_be_closed(closing, prompt, status):
+    command = [sys.executable, "-m", "mtlqwen", "generate", "--max-tokens", "2", *prompt]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closing}', "sh", *command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == status
+    assert "Traceback" not in done.stderr
+
+
 def test_bench_prints_a_row_per_test():
     done = mtlqwen("bench", "-p", "16,32", "-n", "4", "--batch", "1,2", "-r", "2")
     rows = [line for line in done.stdout.splitlines() if line.startswith("| demo-q8_0")]
