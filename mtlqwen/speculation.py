@@ -19,8 +19,8 @@ from ._sequence import Sequence
 
 MAX_DRAFTS = 15  # of a sequence in one pass: blocks of 16 rows are the largest that drafters know
 
-# How sure a sequence is of its drafts. Chosen on simulated acceptances from 0 to 90 %, some of which
-# change on the way, at a cost of 6 to 30 % a row, and on the answers of the demo model.
+# How sure a sequence is of its drafts. Chosen on simulated acceptances from 0 to 90 %, some of them
+# changing on the way, at a cost of 6 to 30 % a row, and on the answers of the demo model.
 MEMORY = 0.9  # weight of the passes before the last that verified
 FADING = 0.98  # of it all in a pass without drafts: a sequence that stood aside tries again
 GUESS_WEIGHT = 1.0  # the proposer's likelihood counts as so many verified drafts
