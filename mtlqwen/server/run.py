@@ -68,7 +68,10 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        stops = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup's stays
+            stops.append(signal.SIGHUP)
+        for number in stops:
             loop.add_signal_handler(number, self._stop, loop)
         yield
 

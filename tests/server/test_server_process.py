@@ -33,7 +33,7 @@ def process():
         process.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_server_in_order(process, number):
     base = f"http://127.0.0.1:{int(process.stdout.readline())}"
     with httpx.stream(
