@@ -83,12 +83,14 @@ static void multiply_group(const product *p, uint64_t group, uint64_t x_begin, u
 }
 
 #ifdef MTLQ_LINEAR_FEW_H
-/* y += the sums of num_blocks blocks of sixteen rows with row t of x, the float operations of multiply_super. */
-static lanes add_few_sums(const product *p, const few_sums *sums, unsigned t, const xblock *x, uint64_t num_blocks,
-                          lanes y)
+_Static_assert(FEW_ROWS * FEW_BLOCKS * sizeof(few_x) <= MTLQ_SCRATCH_BYTES, "few_x of a call lie in the scratch");
+
+/* Sixteen rows of W times row t of x from their sums, the float operations of multiply_super. */
+static lanes add_few_sums(const product *p, const few_sums *sums, unsigned t)
 {
     const quant_type *quant = &p->type->quant;
-    for (uint64_t b = 0; b < num_blocks; b++) {
+    lanes y = lanes_zero();
+    for (uint64_t b = 0; b < p->num_blocks; b++) {
         words pairs = words_load(sums->pairs[t][b]), sum = words_load(sums->codes[t][b]);
         if (quant->zero_shift) {
             sum = words_sub(sum, words_shl(pairs, quant->zero_shift));
@@ -97,7 +99,7 @@ static lanes add_few_sums(const product *p, const few_sums *sums, unsigned t, co
         if (quant->has_offset) {
             v = lanes_fma(lanes_neg(lanes_load_f16(sums->offsets[b])), words_to_lanes(pairs), v);
         }
-        y = lanes_fma(v, lanes_splat(x[b * p->num_rows + t].step), y);
+        y = lanes_fma(v, lanes_splat(p->x[b * p->num_rows + t].step), y);
     }
     return y;
 }
@@ -113,34 +115,25 @@ static void multiply_few(const product *p, const few_x *few, uint64_t group)
     if (num_rows < LINEAR_ROWS) {
         memset(&sums, 0, sizeof sums);
     }
-    for (unsigned t = 0; t < num_x; t++) {
-        y[t] = lanes_zero();
+    for (uint64_t r = 0; r < num_rows; r++) {
+        const uint8_t *row = p->weights + (first_row + r) * stride;
+        p->type->few.row(row, p->x, few, num_x, (unsigned)p->num_blocks, (unsigned)r, &sums);
     }
-    for (uint64_t b = 0; b < p->num_blocks; b += FEW_BLOCKS) {
-        uint64_t num_blocks = min_u64(FEW_BLOCKS, p->num_blocks - b);
-        const uint8_t *rows = p->weights + first_row * stride + b * p->type->quant.block_bytes;
-        const xblock *x = p->x + b * num_x;
-        for (uint64_t r = 0; r < num_rows; r++) {
-            p->type->few.row(rows + r * stride, x, few + b * num_x, num_x, (unsigned)num_blocks, (unsigned)r, &sums);
-        }
-        for (unsigned t = 0; t < num_x; t++) {
-            y[t] = add_few_sums(p, &sums, t, x, num_blocks, y[t]);
-        }
+    for (unsigned t = 0; t < num_x; t++) {
+        y[t] = add_few_sums(p, &sums, t);
     }
     store_rows(p, first_row, 0, y, num_x);
 }
 
-/* Whether the call has few rows of x and whole blocks, and a type that is quicker that way; if so, does it. */
+/* Whether the call has few rows of x, in whole blocks, and a type that is quicker that way; if so, does it. */
 static bool multiplied_few(const mtlq_call *call, const product *p, uint64_t num_groups)
 {
-    uint64_t num_records = p->num_blocks * p->num_rows;
     bool is_few = p->num_rows > 0 && p->num_rows <= p->type->few.max_rows;
-    bool fits = num_records * sizeof(few_x) <= MTLQ_SCRATCH_BYTES;
-    if (!is_few || p->args->in_dim % XBLOCK_VALUES != 0 || !fits) {
+    if (!is_few || p->args->in_dim % XBLOCK_VALUES != 0 || p->num_blocks > FEW_BLOCKS) {
         return false;
     }
-    few_x *few = call->scratch;
-    for (uint64_t i = 0; i < num_records; i++) {
+    few_x *few = call->scratch; /* [num_blocks][num_rows], as the records */
+    for (uint64_t i = 0; i < p->num_blocks * p->num_rows; i++) {
         few_prepare(p->x + i, few + i);
     }
     uint64_t begin, end;

@@ -8,7 +8,7 @@
 #include "quantize.h"
 
 #define FEW_ROWS 3u              /* of x, at most: beyond, the codes that a tile keeps pay */
-#define FEW_BLOCKS 16u           /* of a row, whose sums are kept before the float operations */
+#define FEW_BLOCKS 72u           /* of a row, at most: 18,432 values. Rows in parts would end the stream of W */
 #define FEW_AHEAD_BYTES 2048u
 
 /* What a block of x is multiplied with beside its codes. */
@@ -18,7 +18,7 @@ typedef struct few_x {
     int16_t sums16[16]; /* of each 16 values: the even ones, then the odd ones */
 } few_x;
 
-/* Sums of up to FEW_BLOCKS blocks of sixteen rows with each row of x; steps and offsets are f16. */
+/* Sums of the blocks of sixteen rows with each row of x; steps and offsets are f16. */
 typedef struct few_sums {
     int32_t codes[FEW_ROWS][FEW_BLOCKS][LANES];
     int32_t pairs[FEW_ROWS][FEW_BLOCKS][LANES];
@@ -26,7 +26,7 @@ typedef struct few_sums {
     uint16_t offsets[FEW_BLOCKS][LANES];
 } few_sums;
 
-/* Row r of a group: num_blocks <= FEW_BLOCKS blocks of W, of num_rows rows of x, and out[..][..][r]. */
+/* Row r of a group: num_blocks blocks of W, of num_rows rows of x, and out[..][..][r]. */
 typedef void (*few_row_fn)(const uint8_t *w, const xblock *x, const few_x *few, unsigned num_rows,
                            unsigned num_blocks, unsigned r, few_sums *out);
 

@@ -22,7 +22,7 @@ from mtlqwen.gguf import TensorType
 
 # rows, out_dim, in_dim
 SHAPES = [(1, 1, 256), (2, 15, 768), (3, 33, 1024), (9, 16, 512), (37, 17, 768), (128, 48, 256)]
-SHAPES += [(2, 17, 4608), (3, 2, 4352)]  # more blocks than are summed at once
+SHAPES += [(1, 17, 18432), (3, 2, 4352), (2, 2, 18688)]  # up to FEW_BLOCKS of avx2, and beyond
 BLOCK_SHAPES = [(1, 17, 32), (5, 3, 96), (9, 33, 288)]
 FLOAT_SHAPES = [(1, 1, 1), (2, 7, 33), (3, 16, 512), (9, 33, 1030), (67, 24, 600)]
 
