@@ -229,6 +229,9 @@ class GGUFWriter:
             self._written = 0
 
     def __enter__(self) -> Self:
+        # A rename would put the file in the place of a device or a pipe.
+        if self.path.exists() and not self.path.is_file():
+            raise ModelError(f"cannot write {self.path}: it is no regular file; choose another")
         try:
             self._file = open(self._temporary, "xb")
             self._file.write(self._header)

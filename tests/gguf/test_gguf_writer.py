@@ -1,3 +1,4 @@
+import os
 import resource
 import subprocess
 import sys
@@ -53,6 +54,17 @@ def test_a_directory_that_is_missing_is_named(tmp_path):
     writer = GGUFWriter(tmp_path / "nowhere" / "model.gguf", {}, TENSORS)
     with pytest.raises(ModelError, match=r"cannot write.*nowhere"), writer:
         pass
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_not_replaced(tmp_path, make):
+    path = tmp_path / "special"
+    make(path)
+    before = path.stat()
+    with pytest.raises(ModelError, match="no regular file"), GGUFWriter(path, {}, {}):
+        pass
+    assert path.stat().st_ino == before.st_ino
+    assert list(tmp_path.iterdir()) == [path]
 
 
 FULL_DISK = """
