@@ -48,6 +48,11 @@ def open_engine(
     `close_engine` ends it with everything below it.
     """
     draft = _checked_draft(drafter, draft, draft_width)
+    if not 1 <= max_slots <= pass_tokens:
+        raise MtlqError(
+            f"{max_slots} slots do not fit passes of {pass_tokens} tokens, of which each takes at "
+            f"least one; use 1 to {max(pass_tokens, 1)} slots or raise pass_tokens"
+        )
     with ExitStack() as undo:
         gguf = open_gguf(model)
         undo.callback(gguf.close)

@@ -77,6 +77,8 @@ def bench(
         from mtlqwen.load import close_engine, demo_model_path, open_engine
 
         wanted = cases(*(list(chain(*lists)) for lists in (prompt, generate, batch)))
+        if not wanted:
+            raise click.UsageError("nothing to measure: give -p or -n a number above 0")
         engine = open_engine(
             model or demo_model_path(),
             ctx=max(case.num_prompt + case.num_generated for case in wanted) + 1,

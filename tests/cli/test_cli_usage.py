@@ -31,6 +31,7 @@ from mtlqwen.cli import COMMANDS, run
         (["serve", "--kv-memory", "12X"], "12X"),
         (["bench", "-p", "1,x"], "1,x"),
         (["bench", "--batch", "0"], "--batch"),
+        (["bench", "-p", "0", "-n", "0"], "nothing to measure"),
         (["convert", "/nonexistent/model", "x.gguf"], "/nonexistent/model"),
         (["convert", ".", "x.gguf", "--type", "Q9"], "Q9"),
     ],
