@@ -27,7 +27,7 @@ GUESS_WEIGHT = 1.0  # the proposer's likelihood counts as so many verified draft
 LEAST_LIKELY = 0.05  # a draft less likely to count is not worth asking the price of
 
 # What drafting may lose against plain decoding, in its passes: trials are paid for, by gains too.
-LOSS = 0.015  # per pass
+LOSS = 0.01  # per pass
 FIRST_CREDIT = 1.0  # for the first trials
 MOST_CREDIT = 5.0  # of gains: what good text may pay for the next that is not
 

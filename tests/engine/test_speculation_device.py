@@ -79,7 +79,7 @@ class SomeDrafts(BlockDrafts):
 @pytest.mark.parametrize("max_slots", [1, 4, 8])
 def test_any_width_and_batch_gives_the_tokens_of_plain_decoding(max_slots):
     """Every third request does not draft."""
-    few = PROMPTS[: max(3, max_slots)]
+    few = [prompt for prompt in PROMPTS if len(prompt["prompt"]) < 40][: max(3, max_slots)]
     engine = opened(max_slots=max_slots)
     plain = flat(answers(engine, few, max_tokens=18))
     close_engine(engine)
