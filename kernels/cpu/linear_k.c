@@ -202,7 +202,7 @@ ALWAYS_INLINE void unpack_iq4_xs(const uint8_t *rows, uint64_t stride, tile *w,
 }
 
 /*            type    few rows       bytes  scales  max_code     zero  offset */
-LINEAR_KERNEL(q4_k,   FEW(q4_k, 2),  144,   1,      15,          0,    1)
+LINEAR_KERNEL(q4_k,   FEW(q4_k, 1),  144,   1,      15,          0,    1)
 LINEAR_KERNEL(q5_k,   FEW(q5_k, 2),  176,   1,      31,          0,    1)
 LINEAR_KERNEL(q6_k,   FEW(q6_k, 3),  210,   2,      63,          5,    0)
 LINEAR_KERNEL(q2_k,   NO_FEW,        84,    2,      3,           0,    1)
