@@ -101,7 +101,8 @@ class Tokenizer:
             if i % 2:  # the capturing group: an added token
                 ids.append(self._added[piece])
             elif piece:
-                ids += self._bpe.encode(piece, add_special_tokens=False).ids
+                # `encode` would hold the interpreter, and with it the engine's thread.
+                ids += self._bpe.encode_batch_fast([piece], add_special_tokens=False)[0].ids
         return ids
 
     def decode(self, ids: Iterable[int], *, show_control: bool = False) -> str:

@@ -1,3 +1,4 @@
+import threading
 import unicodedata
 from types import SimpleNamespace
 
@@ -20,6 +21,22 @@ def test_reference_prompts_have_the_reference_ids(tokenizer, reference_prompts):
     for text, ids in reference_prompts.values():
         assert tokenizer.encode(text, control=True) == ids
         assert tokenizer.decode(ids, show_control=True) == text
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(tokenizer):
+    naps, ended = [], threading.Event()
+
+    def nap():
+        while not ended.wait(0.001):
+            naps.append(None)
+
+    thread = threading.Thread(target=nap)
+    thread.start()
+    tokenizer.encode("The fox runs over the hill. " * 20_000)
+    num_naps = len(naps)
+    ended.set()
+    thread.join()
+    assert num_naps > 20  # of some hundred; 5 or so if the interpreter is held
 
 
 @pytest.mark.parametrize(
