@@ -69,7 +69,8 @@ class LLM:
         kv_memory, prefix_memory: budgets in bytes for K/V bundles and for prefix-cache snapshots.
         prefix_cache_dir: keeps prefix-cache entries across restarts.
         drafter: a DFlash drafter's GGUF file, or "demo" for that of the demo model: guesses tokens
-            that the model verifies together in one pass. The answers stay the same.
+            that the model verifies together in one pass. On the cpu device the answers stay the
+            same, on metal but for ties that rounding decides.
         draft: "dflash" is the default with a drafter; "ngram" needs none and guesses what followed
             the last few tokens before: for text that quotes. draft_width: guesses per pass, 0 to
             15; None: as many as pay.

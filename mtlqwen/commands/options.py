@@ -123,8 +123,8 @@ draft_options = _together(
     engine_option(
         "--drafter",
         metavar="FILE",
-        help="DFlash drafter that guesses tokens for the model to verify together, with the same "
-        "result; demo is the demo model's.",
+        help="DFlash drafter that guesses tokens for the model to verify together: the model still "
+        "decides; demo is the demo model's.",
     ),
     engine_option(
         "--draft",
