@@ -102,6 +102,9 @@ class Conversation:
         except RequestError as error:
             click.echo(f"mtlqwen: {error}; /clear starts anew", err=True)
             return
+        except KeyboardInterrupt:  # while a long conversation is tokenised
+            click.echo()
+            return
         with stream:
             try:
                 self._reporter.figures(print_answer(stream, self._reporter))
