@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import stat
 import struct
 import tempfile
 import time
@@ -52,7 +53,7 @@ class PrefixStore:
 
     def index(self) -> Iterator[tuple[Path, npt.NDArray[np.int32]]]:
         """The entries of this model, oldest first, with their tokens; payloads are not read."""
-        for path in self._files(f"{self._name}-*{SUFFIX}"):
+        for path, _ in self._files(f"{self._name}-*{SUFFIX}"):
             try:
                 with path.open("rb") as file:
                     num_tokens, _, token_digest, _ = self._read_header(file.read(HEADER.size))
@@ -135,24 +136,26 @@ class PrefixStore:
 
     def _make_room(self, num_bytes: int) -> None:
         """Deletes the files that were not used for longest, of any model, and old torsos."""
-        for path in self._files(f"*{PARTIAL}"):
-            if time.time() - path.stat().st_mtime > TORSO_S:
+        for path, about in self._files(f"*{PARTIAL}"):
+            if time.time() - about.st_mtime > TORSO_S:
                 path.unlink(missing_ok=True)
-        files = [(path, path.stat().st_size) for path in self._files(f"*-*{SUFFIX}")]
-        excess = sum(size for _, size in files) + num_bytes - self.max_bytes
-        for path, size in files:
+        files = self._files(f"*-*{SUFFIX}")
+        excess = sum(about.st_size for _, about in files) + num_bytes - self.max_bytes
+        for path, about in files:
             if excess <= 0:
                 break
             path.unlink(missing_ok=True)
-            excess -= size
+            excess -= about.st_size
 
-    def _files(self, pattern: str) -> list[Path]:
-        """Matching files, least recently used first."""
+    def _files(self, pattern: str) -> list[tuple[Path, os.stat_result]]:
+        """Matching files, least recently used first. Another process may delete one meanwhile."""
         found = []
         for path in self.directory.glob(pattern):
-            with contextlib.suppress(OSError):  # another process may have deleted it
-                found.append((path.stat().st_mtime_ns, path))
-        return [path for _, path in sorted(found)]
+            with contextlib.suppress(OSError):
+                about = path.stat()
+                if stat.S_ISREG(about.st_mode):
+                    found.append((path, about))
+        return sorted(found, key=lambda file: file[1].st_mtime_ns)
 
     def _read_header(self, raw: bytes) -> tuple[int, int, bytes, bytes]:
         """Number of tokens, payload bytes, digests of both."""

@@ -76,6 +76,16 @@ def test_the_directory_stays_within_its_bound_and_the_least_recently_used_go(tmp
     assert [path.exists() for path in paths] == [False, True, False, True, True]
 
 
+def test_what_is_no_file_does_not_keep_entries_from_being_written(tmp_path, caplog):
+    full = store(tmp_path, max_bytes=ENTRY_BYTES)
+    first = full.save(b"first", TOKENS, PARTS)
+    (tmp_path / first.name.replace("-", "-0")).mkdir()
+    os.utime(first, (2e9, 2e9))  # the directory is older
+    second = full.save(b"second", TOKENS, PARTS)
+    assert [path for path, _ in full.index()] == [second]
+    assert not caplog.records
+
+
 def test_an_entry_larger_than_the_bound_is_not_written(tmp_path, caplog):
     assert store(tmp_path, max_bytes=ENTRY_BYTES - 1).save(b"key", TOKENS, PARTS) is None
     assert list(tmp_path.iterdir()) == [] and "exceeds" in caplog.text
