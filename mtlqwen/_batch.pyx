@@ -56,15 +56,14 @@ cdef class Batch:
                 f"{rows} rows with {logit_rows} rows of logits, room for {self.input_ids.shape[0]} "
                 f"with {self.logit_rows.shape[0]}"
             )
-        cdef bint has_drafter = self.features is not None
         self.num_sequences = n
-        with nogil:
-            self.fill(n)
-            if has_drafter:
-                self.fill_drafts(n)
-                inject = inject or self.draft_header[0] > 0
-                self.header[3] = self.features.open_pass(rows, inject)
-                self.num_injected = self.features.header[0]
+        # The GIL stays: to get it back from another thread would take longer than all of this.
+        self.fill(n)
+        if self.features is not None:
+            self.fill_drafts(n)
+            inject = inject or self.draft_header[0] > 0
+            self.header[3] = self.features.open_pass(rows, inject)
+            self.num_injected = self.features.header[0]
         return rows
 
     def keep_features(self):

@@ -88,8 +88,7 @@ cdef class BundlePool:
     def take(self, int32_t after=NONE):
         cdef int32_t bundle = after + 1
         if not (self.is_next(after, bundle) and self._is_free(bundle)):
-            with nogil:
-                bundle = self._roomiest()
+            bundle = self._roomiest()
             if bundle == NONE and not self._grow(&bundle):
                 return None
         self._reference(bundle, 1)

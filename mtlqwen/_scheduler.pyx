@@ -83,12 +83,9 @@ cdef class Scheduler:
     def schedule(self, list live not None):
         cdef Py_ssize_t i, n = len(live)
         cdef Sequence sequence
-        cdef int32_t rows
         if n > self.max_slots:
             raise ValueError(f"{n} live sequences, {self.max_slots} slots")
         for i in range(n):
             sequence = live[i]
             self.live[i] = &sequence.fields
-        with nogil:
-            rows = divide_pass(self.live, n, self.pass_tokens, self._prompt_share)
-        return rows
+        return divide_pass(self.live, n, self.pass_tokens, self._prompt_share)

@@ -163,9 +163,7 @@ cdef class Sequence:
         return common_prefix(self.fields.tokens, other.fields.tokens, count)
 
     def lookup(self, Py_ssize_t count):
-        cdef Py_ssize_t place
-        with nogil:
-            place = continuation(&self.fields)
+        cdef Py_ssize_t place = continuation(&self.fields)
         if place == 0:
             return np.empty(0, np.int32)
         end = min(place + count, self.fields.num_tokens)

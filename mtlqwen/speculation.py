@@ -167,7 +167,9 @@ class Speculation:
         """A pass of generating sequences only, whose drafts have been verified, took so long."""
         if self.width is not None:
             return
-        curve = self._curves.setdefault(num_sequences, CostCurve(num_sequences))
+        curve = self._curves.get(num_sequences)
+        if curve is None:
+            curve = self._curves[num_sequences] = CostCurve(num_sequences)
         if num_injected <= (1 + MAX_DRAFTS) * num_sequences:  # else: work of many passes
             curve.measure(num_rows, ns)
         if num_rows == num_sequences:
