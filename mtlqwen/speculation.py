@@ -23,7 +23,7 @@ MAX_DRAFTS = 15  # of a sequence in one pass: blocks of 16 rows are the largest 
 # changing on the way, at a cost of 6 to 30 % a row, and on the answers of the demo model.
 MEMORY = 0.9  # weight of the passes before the last that verified
 FADING = 0.98  # of it all in a pass without drafts: a sequence that stood aside tries again
-GUESS_WEIGHT = 5.0  # the proposer's likelihood counts as so many verified drafts
+GUESS_WEIGHT = 1.0  # the proposer's likelihood counts as so many verified drafts
 LEAST_LIKELY = 0.05  # a draft less likely to count is not worth asking the price of
 
 # What drafting may lose against plain decoding, in its passes: trials are paid for, by gains too.
