@@ -1,6 +1,7 @@
 """Fixtures for every area."""
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,3 +21,16 @@ def device() -> Iterator["Device"]:
 
     with Device.open(num_threads=2) as device:
         yield device
+
+
+@pytest.fixture
+def heed_signals() -> Callable[[], None]:
+    """A `preexec_fn` for programs that a test sends signals: a program starts deaf to those that
+    its parent ignores, as it does behind nohup, or behind & of a shell without jobs.
+    """
+
+    def heed() -> None:
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+
+    return heed

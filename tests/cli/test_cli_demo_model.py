@@ -129,18 +129,13 @@ def test_a_reader_that_leaves_ends_it_quietly():
     assert errors.count("\n") == 1
 
 
-def heed_interrupts() -> None:
-    """A program starts deaf to Ctrl-C if its parent is: what a shell without jobs puts behind &."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def test_ctrl_c_ends_it_cleanly():
+def test_ctrl_c_ends_it_cleanly(heed_signals):
     with subprocess.Popen(
         [sys.executable, "-m", "mtlqwen", "generate", QUESTION, "--no-think", "--ignore-eos"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=heed_interrupts,
+        preexec_fn=heed_signals,
     ) as process:
         process.stdout.read(5)
         process.send_signal(signal.SIGINT)
@@ -162,7 +157,7 @@ def test_chat_remembers_and_forgets():
     assert "/clear" in done.stderr
 
 
-def test_chat_on_a_terminal_survives_ctrl_c_and_leaves_on_ctrl_d():
+def test_chat_on_a_terminal_survives_ctrl_c_and_leaves_on_ctrl_d(heed_signals):
     controller, terminal = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "mtlqwen", "chat", "--no-think", "--ignore-eos"],
@@ -170,7 +165,7 @@ def test_chat_on_a_terminal_survives_ctrl_c_and_leaves_on_ctrl_d():
         stdout=terminal,
         stderr=terminal,
         start_new_session=True,
-        preexec_fn=heed_interrupts,
+        preexec_fn=heed_signals,
     ) as process:
         os.close(terminal)
         seen = read_until(controller, b"> ")
@@ -193,13 +188,14 @@ def read_until(descriptor: int, wanted: bytes, limit_s: float = 60) -> bytes:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_end_is_obeyed_in_order(number):
+def test_a_signal_to_end_is_obeyed_in_order(number, heed_signals):
     endless = ("--ignore-eos", "--no-think", "--max-tokens", "16000")
     with subprocess.Popen(
         [sys.executable, "-m", "mtlqwen", "generate", QUESTION, *endless],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=heed_signals,
     ) as process:
         assert process.stdout.read(1) == "5"
         process.send_signal(number)

@@ -20,7 +20,7 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 
 
 @pytest.fixture
-def process():
+def process(heed_signals):
     script = Path(__file__).with_name("fake_server.py")
     with subprocess.Popen(
         [sys.executable, str(script)],
@@ -28,6 +28,7 @@ def process():
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        preexec_fn=heed_signals,
     ) as process:
         yield process
         process.kill()
