@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .drafter import BlockConv, DrafterConfig, DrafterWeights
-from .kernels import AttentionCache, AttentionHeads, CpuKernels
+from .kernels import CpuKernels
+from .operands import AttentionCache, AttentionHeads
 from .plan import Memory, Value
 from .weights import Tensor
 

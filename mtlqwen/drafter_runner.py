@@ -18,7 +18,8 @@ from .device_memory import DeviceMemory, RowPlans
 from .drafter import DrafterConfig, DrafterWeights
 from .drafter_model import DrafterMemory, draft_blocks, inject_context
 from .gguf import GGUF
-from .kernels import AttentionCache, BatchMemory, CpuKernels, Limits
+from .kernels import CpuKernels
+from .operands import AttentionCache, BatchMemory, Limits
 from .plan import Memory, PlanBuilder
 from .weights import Tensor
 

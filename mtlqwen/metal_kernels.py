@@ -14,9 +14,10 @@ from . import metal_geometry as geometry
 from .config import ModelConfig
 from .device import Device
 from .errors import ModelError
-from .kernels import LOGIT_ROWS, ROWS, AttentionHeads, BatchMemory, CpuKernels, Limits
+from .kernels import LOGIT_ROWS, ROWS, CpuKernels
 from .metal_geometry import Gpu
 from .metal_source import kernel_source
+from .operands import AttentionHeads, BatchMemory, Limits
 from .plan import Launch, Memory, Operand, PlanBuilder, Value
 
 ROW_CLASSES = (1, 2, 3, 4, 8, 16, 32)  # rows up to which a plan of its own is faster

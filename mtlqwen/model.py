@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .kernels import AttentionCache, CpuKernels, DeltaState
+from .kernels import CpuKernels
+from .operands import AttentionCache, DeltaState
 from .plan import Memory, Value
 from .weights import AttentionMixer, DeltaMixer, Layer, Weights
 

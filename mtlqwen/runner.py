@@ -16,9 +16,10 @@ from .drafter import DrafterConfig
 from .drafter_runner import DrafterRunner, Target
 from .errors import MtlqError
 from .gguf import GGUF, open_gguf
-from .kernels import AttentionCache, BatchMemory, CpuKernels, DeltaState, Limits, TapeRow
+from .kernels import CpuKernels
 from .metal_kernels import MetalKernels
 from .model import ModelMemory, forward
+from .operands import AttentionCache, BatchMemory, DeltaState, Limits, TapeRow
 from .plan import Memory, PlanBuilder
 from .weights import Weights
 

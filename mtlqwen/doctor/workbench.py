@@ -18,19 +18,9 @@ from ..device import Buffer, Device, Heap, Plan
 from ..device_memory import DeviceMemory
 from ..drafter import DrafterConfig, DrafterWeights
 from ..gguf import GGUF, TensorType
-from ..kernels import (
-    FLOAT_TYPES,
-    LOGIT_ROWS,
-    ROWS,
-    AttentionCache,
-    AttentionHeads,
-    BatchMemory,
-    CpuKernels,
-    DeltaState,
-    Limits,
-    TapeRow,
-)
+from ..kernels import FLOAT_TYPES, LOGIT_ROWS, ROWS, CpuKernels
 from ..metal_kernels import MetalKernels
+from ..operands import AttentionCache, AttentionHeads, BatchMemory, DeltaState, Limits, TapeRow
 from ..plan import Memory, PlanBuilder, Value
 from ..quants import quantize
 from ..weights import Tensor, Weights

@@ -8,7 +8,8 @@ from mtlqwen.device_memory import DeviceMemory
 from mtlqwen.drafter import DrafterConfig, config_metadata, expected_tensors
 from mtlqwen.drafter_runner import DrafterRunner, Target
 from mtlqwen.gguf import GGUFWriter, TensorType, open_gguf
-from mtlqwen.kernels import AttentionCache, BatchMemory, CpuKernels, Limits
+from mtlqwen.kernels import CpuKernels
+from mtlqwen.operands import AttentionCache, BatchMemory, Limits
 from mtlqwen.plan import Memory
 from mtlqwen.weights import Tensor
 
