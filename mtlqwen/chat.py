@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from jinja2 import TemplateError, TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from .arguments import misfit
 from .errors import ModelError, RequestError
 from .tokenizer import added_token_splitter
 
@@ -218,6 +219,11 @@ def _checked_variables(template_kwargs: dict[str, Any], thinking: bool | None) -
                 f"the template variable {name!r} cannot be set from outside",
                 param="chat_template_kwargs",
             )
+    enabled = template_kwargs.get("enable_thinking")
+    if not isinstance(enabled, bool | None):
+        raise RequestError(
+            misfit("enable_thinking", enabled, "true or false"), param="chat_template_kwargs"
+        )
     if thinking is None:
         return template_kwargs
     if template_kwargs.get("enable_thinking", thinking) != thinking:

@@ -20,10 +20,11 @@ from ._batch import Batch
 from ._scheduler import Scheduler
 from ._sequence import Sequence
 from .admission import MIN_GAIN, Admission, Admitted
+from .arguments import is_number, misfit
 from .errors import MtlqError, OutOfMemory, RequestError
 from .kv_memory import KVMemory
-from .request import Output, Request, checked_prompt
-from .sampling import SamplingParams
+from .request import Output, Request, checked_params, checked_prompt
+from .sampling import SamplingParams, checked_ids
 from .speculation import Proposer, Speculation
 from .stats import Stats, StepClock
 
@@ -62,6 +63,8 @@ class Engine:
         drafts: Proposer | None = None,
         draft_width: int | None = None,
     ):
+        if not is_number(policy, 0.0, 1.0):
+            raise MtlqError(misfit("policy", policy, "a number from 0 to 1"))
         self.runner = runner
         self.memory = KVMemory(
             runner,
@@ -107,6 +110,9 @@ class Engine:
         """
         num_tokens = self.runner.config.num_tokens
         prompt = checked_prompt(ids, checkpoints, num_tokens)
+        params = checked_params(params)
+        if not callable(on_output):
+            raise RequestError(misfit("on_output", on_output, "a function"), param="on_output")
         most = self._room_to_generate(len(prompt))
         request = Request(
             prompt,
@@ -115,7 +121,7 @@ class Engine:
             num_left=most if params.max_tokens is None else min(params.max_tokens, most),
             num_tokens=num_tokens,
             checkpoints=checkpoints,
-            stop_ids=stop_ids,
+            stop_ids=checked_ids("stop_ids", stop_ids),
             on_output=on_output,
         )
         with self._gate:
@@ -126,6 +132,8 @@ class Engine:
 
     def cancel(self, request: Request) -> None:
         """Ends a request before the next pass; no effect on one that has ended."""
+        if not isinstance(request, Request):
+            raise RequestError(misfit("request", request, "what submit returned"), param="request")
         self._inbox.put((self._drop, request))
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from ._bindings import BundlePool, SlotMap
 from ._prefix import Entry, PrefixCache
 from ._sequence import Sequence
+from .arguments import an_integer, is_integer, misfit
 from .errors import LimitError, MtlqError, OutOfMemory
 from .prefix_store import PrefixStore
 
@@ -47,6 +49,12 @@ class KVMemory:
         memory_bytes = runner.device.info.memory_bytes
         if prefix_memory_bytes is None:
             prefix_memory_bytes = memory_bytes // 8
+        for name, value, low in (
+            ("prefix_memory", prefix_memory_bytes, 0),
+            ("prefix_chunk_tokens", prefix_chunk_tokens, 1),
+        ):
+            if not is_integer(value, low, sys.maxsize):
+                raise MtlqError(misfit(name, value, an_integer(low, sys.maxsize)))
         max_bundles = self._max_bundles(kv_memory_bytes, memory_bytes)
         # A request may use what the pool can hold, also where a slot has room for more.
         self.max_context = min(runner.max_context, max_bundles * runner.block_tokens)
@@ -245,6 +253,8 @@ class KVMemory:
         useful = self.runner.max_slots * self.runner.max_context // self.block_tokens
         if kv_memory_bytes is None:
             return min(max(memory_bytes // 4 // bundle_bytes, 1), useful)
+        if not is_integer(kv_memory_bytes, 0):
+            raise MtlqError(misfit("kv_memory", kv_memory_bytes, an_integer(0)))
         if kv_memory_bytes < bundle_bytes:
             raise MtlqError(
                 f"kv_memory of {kv_memory_bytes} bytes holds no bundle: the K/V of "

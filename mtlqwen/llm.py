@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 from weakref import WeakKeyDictionary
 
+from .arguments import misfit
 from .chat import ChatTemplate, Prompt
 from .errors import RequestError
 from .generation import AsyncStream, Completion, Courier, Generation, Stream
 from .load import close_engine, demo_model_path, open_engine
-from .request import checked_prompt
+from .request import checked_params, checked_prompt
 from .sampling import SamplingParams
 from .tokenizer import Tokenizer
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 Message = Mapping[str, Any]
 OnePrompt = str | Sequence[Message] | Sequence[int] | Prompt
+A_PROMPT = "text, a list of messages, or a list of token ids"
 ManyPrompts = list[str] | list[list[Message]] | list[list[int]] | list[Prompt]
 
 
@@ -77,7 +79,7 @@ class LLM:
 
         Raises ModelError for a file that cannot be run, MtlqError for settings that cannot hold.
         """
-        path = Path(model) if model is not None else demo_model_path()
+        path = model if model is not None else demo_model_path()
         engine = open_engine(
             path,
             device=device,
@@ -98,7 +100,7 @@ class LLM:
         except BaseException:
             close_engine(engine)
             raise
-        self._assemble(engine, tokenizer, template, path.stem)
+        self._assemble(engine, tokenizer, template, Path(path).stem)
         engine.start()
 
     @classmethod
@@ -137,9 +139,10 @@ class LLM:
         Raises RequestError for a prompt without tokens, one the template refuses, unknown ids, or
         keywords that would have no effect.
         """
+        _check_keywords(thinking, raw, template_kwargs)
         is_text = isinstance(prompt, str)
         is_chat = (
-            not isinstance(prompt, Prompt) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+            isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
         )
         if is_chat or (is_text and not raw):
             if raw:
@@ -154,8 +157,8 @@ class LLM:
             return prompt
         text = cast(str, prompt) if is_text else ""
         ids = self.tokenizer.encode(text, control=True) if is_text else cast(Sequence[int], prompt)
-        checked = checked_prompt(ids, (), self.tokenizer.num_tokens).tolist()
-        return RawPrompt(ids=checked, checkpoints=[], starts_in_think=False, text=text)
+        checked = checked_prompt(ids, (), self.tokenizer.num_tokens, wanted=A_PROMPT)
+        return RawPrompt(checked.tolist(), checkpoints=[], starts_in_think=False, text=text)
 
     def _rendered(
         self,
@@ -251,7 +254,7 @@ class LLM:
         self, prompt: OnePrompt, params: SamplingParams | None, prompt_kwargs: dict[str, Any]
     ) -> tuple[Generation, Callable[[Callable[[Output], None]], Callable[[], None]]]:
         ready = self.prompt(prompt, **prompt_kwargs)
-        params = params or SamplingParams()
+        params = SamplingParams() if params is None else checked_params(params)
 
         def submit(on_output: Callable[[Output], None]) -> Callable[[], None]:
             request = self.engine.submit(
@@ -276,6 +279,22 @@ class LLM:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+def _check_keywords(
+    thinking: bool | None, raw: bool, template_kwargs: Mapping[str, Any] | None
+) -> None:
+    if not isinstance(thinking, bool | None):
+        raise RequestError(misfit("thinking", thinking, "True, False or None"), param="thinking")
+    if not isinstance(raw, bool):
+        raise RequestError(misfit("raw", raw, "True or False"), param="raw")
+    if template_kwargs is not None and not (
+        isinstance(template_kwargs, Mapping) and all(isinstance(k, str) for k in template_kwargs)
+    ):
+        wanted = "a mapping of names to values"
+        raise RequestError(
+            misfit("template_kwargs", template_kwargs, wanted), param="template_kwargs"
+        )
 
 
 def _as_many(prompts: OnePrompt | ManyPrompts) -> list[OnePrompt] | None:

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
 
+from .arguments import an_integer, is_integer, is_path, misfit
 from .config import ModelConfig
 from .device import Device
 from .engine import Engine
@@ -16,6 +17,8 @@ from .speculation import MAX_DRAFTS, BlockDrafts, PromptLookup, Proposer
 
 DEFAULT_CONTEXT = 65_536
 BLOCK_TOKENS = 128
+MAX_PASS_TOKENS = 65_536
+MAX_THREADS = 1024  # of the cpu device
 
 
 def demo_model_path() -> Path:
@@ -47,11 +50,17 @@ def open_engine(
 
     `close_engine` ends it with everything below it.
     """
+    _check_files(model=model, drafter=drafter, prefix_cache_dir=prefix_cache_dir)
+    if not isinstance(device, str):
+        raise MtlqError(misfit("device", device, "the name of one, 'cpu' or 'metal'"))
+    _check_integer("threads", threads, 0, MAX_THREADS)
+    _check_integer("pass_tokens", pass_tokens, 1, MAX_PASS_TOKENS)
+    _check_integer("max_slots", max_slots, 1)
     draft = _checked_draft(drafter, draft, draft_width)
-    if not 1 <= max_slots <= pass_tokens:
+    if max_slots > pass_tokens:
         raise MtlqError(
             f"{max_slots} slots do not fit passes of {pass_tokens} tokens, of which each takes at "
-            f"least one; use 1 to {max(pass_tokens, 1)} slots or raise pass_tokens"
+            f"least one; use 1 to {pass_tokens} slots or raise pass_tokens"
         )
     with ExitStack() as undo:
         gguf = open_gguf(model)
@@ -96,6 +105,17 @@ def close_engine(engine: Engine) -> None:
         runner.drafter_gguf.close()
 
 
+def _check_files(**paths: str | Path | None) -> None:
+    for name, path in paths.items():
+        if path is not None and not is_path(path):
+            raise MtlqError(misfit(name, path, "a path"))
+
+
+def _check_integer(name: str, value: int, low: int, high: int | None = None) -> None:
+    if not is_integer(value, low, high):
+        raise MtlqError(misfit(name, value, an_integer(low, high)))
+
+
 def _checked_draft(
     drafter: str | Path | None, draft: str | None, draft_width: int | None
 ) -> str | None:
@@ -110,12 +130,8 @@ def _checked_draft(
         raise MtlqError("draft='dflash' needs a drafter file; draft='ngram' works without one")
     if drafter is not None:
         draft = "dflash"
-    if draft_width is None:
-        return draft
-    if draft is None:
+    if draft_width is not None and draft is None:
         raise MtlqError("draft_width has no effect without a drafter or draft='ngram'")
-    if isinstance(draft_width, bool) or not 0 <= draft_width <= MAX_DRAFTS:
-        raise MtlqError(f"draft_width is {draft_width}; it must be from 0 to {MAX_DRAFTS}")
     return draft
 
 
@@ -130,6 +146,6 @@ def _max_context(gguf: GGUF, ctx: int | None) -> int:
     limit = ModelConfig.from_gguf(gguf).max_position // BLOCK_TOKENS * BLOCK_TOKENS
     if ctx is None:
         return min(DEFAULT_CONTEXT, limit)
-    if not 0 < ctx <= limit:
-        raise MtlqError(f"ctx {ctx} is out of range: this model takes 1 to {limit} tokens")
+    if not is_integer(ctx, 1, limit):
+        raise MtlqError(misfit("ctx", ctx, f"{an_integer(1, limit)}, the limit of this model"))
     return -(-ctx // BLOCK_TOKENS) * BLOCK_TOKENS

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ._sample import Sampler
 from ._sequence import Sequence
+from .arguments import is_integer, misfit
 from .errors import RequestError
 from .sampling import SamplingParams
 from .speculation import Acceptance
@@ -115,21 +117,44 @@ class Request:
         return answer
 
 
+def checked_params(params: SamplingParams) -> SamplingParams:
+    """The params of a request; RequestError if it is something else."""
+    if not isinstance(params, SamplingParams):
+        raise RequestError(misfit("params", params, "a SamplingParams"), param="params")
+    return params
+
+
 def checked_prompt(
-    ids: Ids[int] | npt.NDArray[np.int32], checkpoints: Collection[int], num_tokens: int
+    ids: Ids[int] | npt.NDArray[np.int32],
+    checkpoints: Collection[int],
+    num_tokens: int,
+    *,
+    wanted: str = "a list of token ids",
 ) -> npt.NDArray[np.int32]:
-    """The ids as an array; RequestError if they or the checkpoints are out of range."""
-    tokens = np.asarray(ids)
-    if tokens.ndim != 1 or len(tokens) == 0:
+    """The ids as an array; RequestError if they or the checkpoints are out of range, or if the ids
+    are not what was `wanted`.
+    """
+    tokens = _as_array(ids)
+    if tokens is not None and tokens.shape == (0,):
         raise RequestError("the prompt has no tokens", param="prompt")
-    if tokens.dtype.kind not in "iu":
-        raise RequestError("the prompt is not a list of token ids", param="prompt")
+    if tokens is None or tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+        raise RequestError(misfit("the prompt", ids, wanted), param="prompt")
     if tokens.min() < 0 or tokens.max() >= num_tokens:
         wrong = next(int(token) for token in tokens if not 0 <= token < num_tokens)
         raise RequestError(f"token {wrong} is not within 0 to {num_tokens - 1}", param="prompt")
-    if any(not 0 < position <= len(tokens) for position in checkpoints):
-        raise RequestError(
-            f"checkpoints {sorted(checkpoints)} are not within 1 to {len(tokens)}",
-            param="checkpoints",
-        )
+    if not isinstance(checkpoints, Collection) or not all(
+        is_integer(position, 1, len(tokens)) for position in checkpoints
+    ):
+        wanted = f"integers from 1 to the {len(tokens)} tokens of the prompt"
+        raise RequestError(misfit("checkpoints", checkpoints, wanted), param="checkpoints")
     return np.ascontiguousarray(tokens, np.int32)
+
+
+def _as_array(ids: Any) -> npt.NDArray[Any] | None:
+    """None for what NumPy would take for bytes, or not at all."""
+    if isinstance(ids, bytes | bytearray | memoryview):
+        return None
+    try:
+        return np.asarray(ids)
+    except ValueError:  # lists of different lengths
+        return None

@@ -16,14 +16,18 @@ n of an answer depends on the seed and n alone, whatever else the engine runs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .arguments import an_integer, is_integer, is_number, misfit
 from .errors import RequestError
 
 MAX_LOGPROBS = 20
+MAX_TOP_K = 2**31 - 1
 MAX_SHIFT = 1e6  # of temperature, penalties and biases: far from the limits of a float
+DECIMAL_ID = re.compile("[0-9]{1,10}")
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class SamplingParams:
         if self.max_tokens is not None:
             self._check_integer("max_tokens", 1)
         self._check_number("temperature", 0.0, MAX_SHIFT)
-        self._check_integer("top_k", 0)
+        self._check_integer("top_k", 0, MAX_TOP_K)
         self._check_number("top_p", 0.0, 1.0)
         self._check_number("min_p", 0.0, 1.0)
         self._check_number("presence_penalty", -MAX_SHIFT, MAX_SHIFT)
@@ -63,10 +67,10 @@ class SamplingParams:
         if self.logprobs is not None:
             self._check_integer("logprobs", 0, MAX_LOGPROBS)
         if not isinstance(self.ignore_eos, bool):
-            raise _out_of_range("ignore_eos", self.ignore_eos, "True or False")
+            raise _refusal("ignore_eos", self.ignore_eos, "True or False")
         object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
         object.__setattr__(self, "stop", _checked_stop(self.stop))
-        object.__setattr__(self, "stop_ids", _checked_stop_ids(self.stop_ids))
+        object.__setattr__(self, "stop_ids", checked_ids("stop_ids", self.stop_ids))
 
     @property
     def is_greedy(self) -> bool:
@@ -89,37 +93,36 @@ class SamplingParams:
 
     def _check_integer(self, name: str, low: int, high: int | None = None) -> None:
         value = getattr(self, name)
-        if not _is_integer(value) or value < low or (high is not None and value > high):
-            wanted = f"from {low} to {high}" if high is not None else f"of at least {low}"
-            raise _out_of_range(name, value, f"an integer {wanted}")
+        if not is_integer(value, low, high):
+            raise _refusal(name, value, an_integer(low, high))
 
     def _check_number(self, name: str, low: float, high: float) -> None:
         value = getattr(self, name)
-        if not _is_number(value, low, high):
-            raise _out_of_range(name, value, f"a number from {low:g} to {high:g}")
+        if not is_number(value, low, high):
+            raise _refusal(name, value, f"a number from {low:g} to {high:g}")
 
 
-def _out_of_range(name: str, value: object, wanted: str) -> RequestError:
-    return RequestError(f"{name} is {value!r}; it must be {wanted}", param=name)
+def checked_ids(name: str, ids: Iterable[int]) -> tuple[int, ...]:
+    """The token ids of an argument; RequestError if it is something else."""
+    checked = _as_tuple(ids)
+    if checked is None or not all(is_integer(token, 0) for token in checked):
+        raise _refusal(name, ids, "a list of token ids")
+    return checked
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any, low: float, high: float) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+def _refusal(name: str, value: object, wanted: str) -> RequestError:
+    return RequestError(misfit(name, value, wanted), param=name)
 
 
 def _checked_bias(bias: Mapping[Any, Any]) -> dict[int, float]:
     """Keys may be ids or, as in JSON, ids in decimal digits."""
     if not isinstance(bias, Mapping):
-        raise _out_of_range("logit_bias", bias, "a mapping of token ids to numbers")
+        raise _refusal("logit_bias", bias, "a mapping of token ids to numbers")
     checked = {}
     for key, value in bias.items():
-        token = int(key) if isinstance(key, str) and key.isdecimal() else key
-        if not _is_integer(token) or token < 0 or not _is_number(value, -MAX_SHIFT, MAX_SHIFT):
-            raise _out_of_range(
+        token = int(key) if isinstance(key, str) and DECIMAL_ID.fullmatch(key) else key
+        if not is_integer(token, 0) or not is_number(value, -MAX_SHIFT, MAX_SHIFT):
+            raise _refusal(
                 "logit_bias",
                 {key: value},
                 f"a mapping of token ids to numbers from {-MAX_SHIFT:g} to {MAX_SHIFT:g}",
@@ -131,16 +134,10 @@ def _checked_bias(bias: Mapping[Any, Any]) -> dict[int, float]:
 def _checked_stop(stop: str | Iterable[str]) -> tuple[str, ...]:
     strings = (stop,) if isinstance(stop, str) else _as_tuple(stop)
     if strings is None or not all(isinstance(s, str) and s for s in strings):
-        raise _out_of_range("stop", stop, "a string or a list of strings, none of them empty")
+        raise _refusal("stop", stop, "a string or a list of strings, none of them empty")
     return strings
 
 
-def _checked_stop_ids(stop_ids: Iterable[int]) -> tuple[int, ...]:
-    ids = _as_tuple(stop_ids)
-    if ids is None or not all(_is_integer(i) and i >= 0 for i in ids):
-        raise _out_of_range("stop_ids", stop_ids, "a list of token ids")
-    return ids
-
-
 def _as_tuple(value: Any) -> tuple[Any, ...] | None:
-    return tuple(value) if isinstance(value, Iterable) else None
+    is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+    return tuple(value) if is_list else None

@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ._sequence import Sequence
+from .arguments import an_integer, is_integer, misfit
+from .errors import MtlqError
 
 MAX_DRAFTS = 15  # of a sequence in one pass: blocks of 16 rows are the largest that drafters know
 
@@ -134,6 +136,8 @@ class Speculation:
     """
 
     def __init__(self, proposer: Proposer, pass_tokens: int, width: int | None = None):
+        if width is not None and not is_integer(width, 0, MAX_DRAFTS):
+            raise MtlqError(misfit("draft_width", width, an_integer(0, MAX_DRAFTS)))
         self.proposer = proposer
         self.pass_tokens = pass_tokens
         self.width = width

@@ -129,15 +129,6 @@ class ChatRequest(GenerationRequest):
     chat_template_kwargs: dict[str, Any] = {}
 
     @model_validator(mode="after")
-    def _thinking_is_on_or_off(self) -> ChatRequest:
-        if not isinstance(self.chat_template_kwargs.get("enable_thinking"), bool | None):
-            raise RequestError(
-                "chat_template_kwargs.enable_thinking must be true or false",
-                param="chat_template_kwargs",
-            )
-        return self
-
-    @model_validator(mode="after")
     def _one_name_for_the_limit(self) -> ChatRequest:
         if self.max_completion_tokens is not None:
             if self.max_tokens is not None:

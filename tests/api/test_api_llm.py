@@ -179,9 +179,8 @@ def test_settings_that_cannot_hold_are_refused(tmp_path):
         LLM(draft="ngram", draft_width=16)
     with pytest.raises(MtlqError, match="'eagle' is unknown"):
         LLM(draft="eagle")
-    for slots, tokens in ((0, 128), (9, 8)):
-        with pytest.raises(MtlqError, match=f"{slots} slots do not fit passes of {tokens} tokens"):
-            LLM(max_slots=slots, pass_tokens=tokens)
+    with pytest.raises(MtlqError, match="9 slots do not fit passes of 8 tokens"):
+        LLM(max_slots=9, pass_tokens=8)
     with pytest.raises(MtlqError, match="16384"):
         LLM(ctx=1_000_000)
     with pytest.raises((ModelError, OSError), match=r"missing\.gguf"):

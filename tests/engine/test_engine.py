@@ -104,8 +104,8 @@ def test_a_prompt_beyond_the_kv_memory_is_refused_with_the_numbers():
         ([], "no tokens"),
         ([1, 50], "token 50 is not within 0 to 49"),
         ([-1], "token -1"),
-        ([1.5], "not a list of token ids"),
-        ([[1], [2]], "no tokens"),
+        ([1.5], "must be a list of token ids"),
+        ([[1], [2]], "must be a list of token ids"),
     ],
 )
 def test_ids_that_are_no_prompt_are_refused(ids, message):
