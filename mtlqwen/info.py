@@ -206,6 +206,8 @@ def _section(title: str, rows: dict[str, str]) -> list[RenderableType]:
 
 def _pairs(rows: dict[str, str]) -> Table:
     table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for key, value in rows.items():
         table.add_row(Text(key), Text(value))
     return table

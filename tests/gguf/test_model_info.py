@@ -11,8 +11,8 @@ from mtlqwen.info import model_info, render
 SHIPPED = Path(mtlqwen.__file__).parent / "data"
 
 
-def rendered(info):
-    console = Console(width=100, file=io.StringIO())
+def rendered(info, width=100):
+    console = Console(width=width, file=io.StringIO())
     console.print(render(info))
     return console.file.getvalue()
 
@@ -34,6 +34,11 @@ def test_the_demo_model_is_described():
     for text in ("9,480,240", "Q8_0", "8: 6 gated DeltaNet, 2 full attention", "4.0 KiB a token"):
         assert text in shown
     assert json.loads(json.dumps(info.to_json()))["network"]["hidden_dim"] == 256
+
+
+def test_a_path_that_is_wider_than_the_terminal_is_shown_whole(tmp_path):
+    path = write_small(tmp_path / f"{'long' * 20}.gguf")
+    assert str(path) in "".join(rendered(model_info(path), width=60).split()).removeprefix("file")
 
 
 def test_a_drafter_is_described_without_a_memory_plan():
