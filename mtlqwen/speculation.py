@@ -7,14 +7,14 @@ counts only where it is what the request chose anyway.
 
 from __future__ import annotations
 
-from bisect import bisect, insort
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from ._cost_curve import CostCurve
 from ._sequence import Sequence
 from .arguments import an_integer, is_integer, misfit
 from .errors import MtlqError
@@ -25,17 +25,12 @@ MAX_DRAFTS = 15  # of a sequence in one pass: blocks of 16 rows are the largest 
 # changing on the way, at a cost of 6 to 30 % a row, and on the answers of the demo model.
 MEMORY = 0.9  # weight of the passes before the last that verified
 FADING = 0.98  # of it all in a pass without drafts: a sequence that stood aside tries again
-GUESS_WEIGHT = 1.0  # the proposer's likelihood counts as so many verified drafts
-LEAST_LIKELY = 0.05  # a draft less likely to count is not worth asking the price of
+GUESS_WEIGHT = 3.0  # the proposer's likelihood counts as so many verified drafts
 
 # What drafting may lose against plain decoding, in its passes: trials are paid for, by gains too.
 LOSS = 0.01  # per pass
 FIRST_CREDIT = 1.0  # for the first trials
 MOST_CREDIT = 5.0  # of gains: what good text may pay for the next that is not
-
-LEAST_GAIN = 1.02  # of expected tokens per time over plain decoding: less is noise
-COST_MEMORY = 0.8  # weight of the measurements before the last
-FIRST_SLOPE = 0.1  # cost of a further row, of a pass with one row per sequence, before measured
 
 
 class Proposer(Protocol):
@@ -93,42 +88,6 @@ class Acceptance:
         self.tries *= FADING
 
 
-@dataclass
-class CostCurve:
-    """Time of a pass over the number of its rows, for one number of generating sequences."""
-
-    num_sequences: int
-    measured_ns: dict[int, float] = field(default_factory=dict)
-    _rows: list[int] = field(default_factory=list)  # measured, ascending
-
-    def measure(self, num_rows: int, ns: int) -> None:
-        last = self.measured_ns.get(num_rows)
-        if last is None:
-            insort(self._rows, num_rows)
-            self.measured_ns[num_rows] = float(ns)
-        else:  # a pass that something else held up tells little
-            seen = min(float(ns), 2 * last)
-            self.measured_ns[num_rows] = COST_MEMORY * last + (1 - COST_MEMORY) * seen
-
-    def ns(self, num_rows: int) -> float:
-        """Between measured numbers of rows interpolated, beyond them as the curve rises so far."""
-        known = self.measured_ns.get(num_rows)
-        if known is not None:
-            return known
-        place = bisect(self._rows, num_rows)
-        first, below = self._rows[0], self._rows[place - 1]
-        if place < len(self._rows):
-            above = self._rows[place]
-            slope = (self.measured_ns[above] - self.measured_ns[below]) / (above - below)
-        else:
-            guess = FIRST_SLOPE * self.measured_ns[first] / self.num_sequences
-            slope = guess
-            if below > first:  # no row is nearly free, whatever was measured
-                rise = self.measured_ns[below] - self.measured_ns[first]
-                slope = max(rise / (below - first), guess / 8)
-        return self.measured_ns[below] + slope * (num_rows - below)
-
-
 class Speculation:
     """Gives each generating sequence its drafts, pass by pass.
 
@@ -173,12 +132,12 @@ class Speculation:
             return
         curve = self._curves.get(num_sequences)
         if curve is None:
-            curve = self._curves[num_sequences] = CostCurve(num_sequences)
+            curve = self._curves[num_sequences] = CostCurve(num_sequences, self.pass_tokens)
         if num_injected <= (1 + MAX_DRAFTS) * num_sequences:  # else: work of many passes
             curve.measure(num_rows, ns)
         if num_rows == num_sequences:
             gain = LOSS
-        elif num_sequences in curve.measured_ns:
+        elif curve.has_plain:
             gain = 1 + self._num_accepted / num_sequences
             gain -= curve.ns(num_rows) / curve.ns(num_sequences)
         else:
@@ -188,7 +147,7 @@ class Speculation:
     def _may_try(self, live: Items[Sequence]) -> bool:
         """Whether plain decoding has been measured, and drafting is not in debt to it."""
         curve = self._curves.get(len(live))
-        return self._credit > 0 and curve is not None and len(live) in curve.measured_ns
+        return self._credit > 0 and curve is not None and curve.has_plain
 
     def _propose(self, live: Items[Sequence], room: int) -> None:
         proposed = [
@@ -203,7 +162,7 @@ class Speculation:
         if self.width is None:
             likelihood = self.proposer.likelihood
             rates = [sequence.request.acceptance.rate(likelihood) for sequence, _ in proposed]
-            counts = self._paying(self._curves[len(live)], rates, limits, room)
+            counts = self._curves[len(live)].paying(rates, limits, room)
         else:
             counts = _shared_out(limits, room)
         for (sequence, drafts), count in zip(proposed, counts, strict=True):
@@ -218,29 +177,6 @@ class Speculation:
             return 0
         ahead = sequence.next_checkpoint - sequence.kv_valid - 1
         return min(self.max_drafts, sequence.request.num_left - 1, ahead)
-
-    def _paying(
-        self, curve: CostCurve, rates: list[float], limits: list[int], room: int
-    ) -> list[int]:
-        """How many drafts of each sequence give the most expected tokens per time.
-
-        The next draft is taken where it is most likely to count, as long as that helps.
-        """
-        num_rows = curve.num_sequences
-        expected = float(num_rows)
-        counts, likely = [0] * len(rates), rates.copy()
-        best, best_counts = LEAST_GAIN * expected / curve.ns(num_rows), counts.copy()
-        for _ in range(room):
-            chosen = max(range(len(rates)), key=likely.__getitem__)
-            if likely[chosen] < LEAST_LIKELY:
-                break
-            expected += likely[chosen]
-            num_rows += 1
-            counts[chosen] += 1
-            likely[chosen] *= rates[chosen] if counts[chosen] < limits[chosen] else 0.0
-            if expected > best * curve.ns(num_rows):
-                best, best_counts = expected / curve.ns(num_rows), counts.copy()
-        return best_counts
 
 
 def _shared_out(limits: list[int], room: int) -> list[int]:

@@ -1,11 +1,15 @@
 """Drafts change how many passes an answer takes, and nothing else."""
 
+import itertools
+import operator
+
 import numpy as np
 import pytest
 from engine_harness import Harness, OracleDrafts, drafting_harness, often, random_ids
 
+from mtlqwen._cost_curve import CostCurve
 from mtlqwen._sequence import Sequence
-from mtlqwen.speculation import MAX_DRAFTS, Acceptance, CostCurve, PromptLookup, Speculation
+from mtlqwen.speculation import MAX_DRAFTS, Acceptance, PromptLookup, Speculation
 
 
 @pytest.mark.parametrize("width", range(MAX_DRAFTS + 1))
@@ -282,7 +286,7 @@ def test_comes_back_when_drafts_get_right():
 
 
 def test_a_cost_curve_joins_what_was_measured():
-    curve = CostCurve(1)
+    curve = CostCurve(1, 128)
     curve.measure(1, 1000)
     assert curve.ns(1) == 1000 < curve.ns(2) < curve.ns(16) < 3000
     curve.measure(5, 1800)
@@ -290,6 +294,43 @@ def test_a_cost_curve_joins_what_was_measured():
     assert curve.ns(9) == pytest.approx(2600)
     curve.measure(12, 1700)
     assert curve.ns(16) > 1700 and curve.ns(10) == pytest.approx(1729, abs=1)
+
+
+def expected_tokens(rate, num_drafts):
+    return sum(rate**position for position in range(num_drafts + 1))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_other_drafts_promise_more_tokens_per_time(seed):
+    rng = np.random.default_rng(seed)
+    num_sequences, room = 3, int(rng.integers(1, 13))
+    curve = CostCurve(num_sequences, 128)
+    steepness = rng.uniform(0.1, 0.9)
+    for rows in {num_sequences, *rng.integers(num_sequences, 16, 3).tolist()}:
+        curve.measure(rows, 1000 * rows**steepness)
+    # No draft that could be taken is so unlikely that its price is not asked.
+    rates, limits = rng.uniform(0.4, 0.99, 3).tolist(), rng.integers(0, 4, 3).tolist()
+
+    def gain(counts):
+        tokens = sum(map(expected_tokens, rates, counts))
+        return tokens / curve.ns(num_sequences + sum(counts)) * curve.ns(num_sequences) / 3
+
+    every = itertools.product(*(range(limit + 1) for limit in limits))
+    best = max(gain(counts) for counts in every if sum(counts) <= room)
+    counts = curve.paying(rates, limits, room)
+    assert sum(counts) <= room and all(map(operator.le, counts, limits))
+    assert gain(counts) == pytest.approx(best if best > 1.02 else 1)
+
+
+def test_a_cost_curve_refuses_passes_that_cannot_be():
+    with pytest.raises(ValueError, match="9 sequences in passes of 8 rows"):
+        CostCurve(9, 8)
+    curve = CostCurve(2, 8)
+    for rows in (1, 9):
+        with pytest.raises(ValueError, match=f"{rows} rows is not within 2 and 8"):
+            curve.measure(rows, 1000)
+    with pytest.raises(ValueError, match="3 rates, 3 limits of 2 sequences"):
+        curve.paying([0.5] * 3, [1] * 3, 4)
 
 
 def lookup_time(prompt, answer, ns_of_rows):

@@ -1,0 +1,14 @@
+cdef class CostCurve:
+    cdef readonly Py_ssize_t num_sequences
+    cdef readonly Py_ssize_t max_rows
+    cdef Py_ssize_t first  # least rows measured; 0: none
+    cdef Py_ssize_t last
+    cdef double *measured_ns  # [max_rows + 1] by number of rows; 0: never
+    cdef double *rates  # [num_sequences]
+    cdef double *likely  # [num_sequences] that the next draft counts
+    cdef Py_ssize_t *limits  # [num_sequences]
+    cdef Py_ssize_t *counts  # [num_sequences]
+    cdef Py_ssize_t *best  # [num_sequences]
+
+    cdef double at(self, Py_ssize_t num_rows) noexcept nogil
+    cdef void choose(self, Py_ssize_t num_drafting, Py_ssize_t room) noexcept nogil

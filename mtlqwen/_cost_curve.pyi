@@ -1,0 +1,26 @@
+from collections.abc import Sequence
+
+class CostCurve:
+    """Time of a pass over the number of its rows, for one number of generating sequences."""
+
+    num_sequences: int
+    max_rows: int  # of a pass
+    def __init__(self, num_sequences: int, max_rows: int) -> None: ...
+    @property
+    def has_plain(self) -> bool:
+        """Whether a pass without drafts was measured."""
+
+    def measure(self, num_rows: int, ns: float) -> None:
+        """A pass took so long. ValueError unless num_sequences <= num_rows <= max_rows."""
+
+    def ns(self, num_rows: int) -> float:
+        """Between measured numbers of rows interpolated, beyond them as the curve rises so far; 0
+        before anything was measured.
+        """
+
+    def paying(self, rates: Sequence[float], limits: Sequence[int], room: int) -> list[int]:
+        """How many drafts of each drafting sequence give the most expected tokens per time.
+
+        rates: that the next draft of each is right, if those before it are; limits: most drafts of
+        each; room: rows of the pass beside one per sequence. Wants `has_plain`.
+        """

@@ -1,0 +1,109 @@
+"""What the rows of a pass cost on this device, and how many drafts that makes worth their price."""
+
+from libc.stdlib cimport calloc, free
+
+cdef double COST_MEMORY = 0.8  # weight of the measurements before the last
+cdef double FIRST_SLOPE = 0.1  # cost of a further row, of a pass with one row per sequence
+cdef double LEAST_GAIN = 1.02  # of expected tokens per time over plain decoding: less is noise
+cdef double LEAST_LIKELY = 0.05  # a draft less likely to count is not worth asking the price of
+
+
+cdef class CostCurve:
+    def __cinit__(self, Py_ssize_t num_sequences, Py_ssize_t max_rows):
+        if not 1 <= num_sequences <= max_rows:
+            raise ValueError(f"{num_sequences} sequences in passes of {max_rows} rows")
+        self.num_sequences = num_sequences
+        self.max_rows = max_rows
+        self.measured_ns = <double *>calloc(max_rows + 1, sizeof(double))
+        self.rates = <double *>calloc(num_sequences, sizeof(double))
+        self.likely = <double *>calloc(num_sequences, sizeof(double))
+        self.limits = <Py_ssize_t *>calloc(num_sequences, sizeof(Py_ssize_t))
+        self.counts = <Py_ssize_t *>calloc(num_sequences, sizeof(Py_ssize_t))
+        self.best = <Py_ssize_t *>calloc(num_sequences, sizeof(Py_ssize_t))
+        if (
+            self.measured_ns == NULL or self.rates == NULL or self.likely == NULL
+            or self.limits == NULL or self.counts == NULL or self.best == NULL
+        ):
+            raise MemoryError("cost curve")
+
+    def __dealloc__(self):
+        free(self.measured_ns)
+        free(self.rates)
+        free(self.likely)
+        free(self.limits)
+        free(self.counts)
+        free(self.best)
+
+    @property
+    def has_plain(self):
+        return self.measured_ns[self.num_sequences] > 0
+
+    def measure(self, Py_ssize_t num_rows, double ns):
+        if not self.num_sequences <= num_rows <= self.max_rows:
+            raise ValueError(
+                f"a pass of {num_rows} rows is not within {self.num_sequences} and {self.max_rows}"
+            )
+        cdef double last = self.measured_ns[num_rows]
+        if last > 0:  # a pass that something else held up tells little
+            ns = COST_MEMORY * last + (1 - COST_MEMORY) * min(ns, 2 * last)
+        self.measured_ns[num_rows] = ns
+        self.first = min(self.first, num_rows) if self.first else num_rows
+        self.last = max(self.last, num_rows)
+
+    def ns(self, Py_ssize_t num_rows):
+        return self.at(num_rows)
+
+    def paying(self, rates, limits, Py_ssize_t room):
+        cdef Py_ssize_t i, n = len(rates)
+        if not 1 <= n <= self.num_sequences or len(limits) != n:
+            raise ValueError(f"{n} rates, {len(limits)} limits of {self.num_sequences} sequences")
+        for i in range(n):
+            self.rates[i] = rates[i]
+            self.limits[i] = limits[i]
+        self.choose(n, min(room, self.max_rows - self.num_sequences))
+        return [self.best[i] for i in range(n)]
+
+    cdef double at(self, Py_ssize_t num_rows) noexcept nogil:
+        cdef Py_ssize_t below = min(num_rows, self.last), above = num_rows
+        cdef double first_ns = self.measured_ns[self.first], guess, slope
+        if num_rows <= self.first:
+            return first_ns
+        while self.measured_ns[below] == 0:
+            below -= 1
+        if num_rows <= self.last:
+            while self.measured_ns[above] == 0:
+                above += 1
+            if above == below:
+                return self.measured_ns[below]
+            slope = (self.measured_ns[above] - self.measured_ns[below]) / (above - below)
+        else:
+            guess = FIRST_SLOPE * first_ns / self.num_sequences
+            slope = guess
+            if below > self.first:  # no row is nearly free, whatever was measured
+                slope = max((self.measured_ns[below] - first_ns) / (below - self.first), guess / 8)
+        return self.measured_ns[below] + slope * (num_rows - below)
+
+    cdef void choose(self, Py_ssize_t num_drafting, Py_ssize_t room) noexcept nogil:
+        """Takes the next draft where it is most likely to count, as long as that helps."""
+        cdef Py_ssize_t i, chosen, num_rows = self.num_sequences
+        cdef double expected = num_rows, best = LEAST_GAIN * expected / self.at(num_rows)
+        for i in range(num_drafting):
+            self.counts[i] = self.best[i] = 0
+            self.likely[i] = self.rates[i] if self.limits[i] > 0 else 0
+        while num_rows < self.num_sequences + room:
+            chosen = 0
+            for i in range(1, num_drafting):
+                if self.likely[i] > self.likely[chosen]:
+                    chosen = i
+            if self.likely[chosen] < LEAST_LIKELY:
+                break
+            num_rows += 1
+            expected += self.likely[chosen]
+            self.counts[chosen] += 1
+            self.likely[chosen] *= self.rates[chosen]
+            if self.counts[chosen] == self.limits[chosen]:
+                self.likely[chosen] = 0
+            if expected > best * self.at(num_rows):
+                best = expected / self.at(num_rows)
+                for i in range(num_drafting):
+                    self.best[i] = self.counts[i]
