@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -62,3 +63,14 @@ def test_every_command_has_help_without_loading_the_library(command):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"Usage: mtlqwen {command} ")
+
+
+def test_ctrl_c_while_modules_are_imported_ends_it_quietly(tmp_path):
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt")
+    done = subprocess.run(
+        [sys.executable, "-m", "mtlqwen", "--help"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
