@@ -259,6 +259,15 @@ def test_info_describes_the_model():
     assert described["num_parameters"] == 9_480_240
 
 
+def test_info_takes_the_file_as_the_other_commands_do_too():
+    from mtlqwen.load import demo_drafter_path
+
+    file = str(demo_drafter_path())
+    described = {mtlqwen("info", *given, "--json").stdout for given in ([file], ["-m", file])}
+    assert len(described) == 1
+    assert json.loads(described.pop())["num_parameters"] != 9_480_240
+
+
 def test_convert_writes_another_type(tmp_path):
     from mtlqwen.load import demo_model_path
 

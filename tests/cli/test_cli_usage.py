@@ -33,6 +33,7 @@ from mtlqwen.cli import COMMANDS, run
         (["bench", "-p", "1,x"], "1,x"),
         (["bench", "--batch", "0"], "--batch"),
         (["bench", "-p", "0", "-n", "0"], "nothing to measure"),
+        (["info", "a.gguf", "-m", "b.gguf"], "FILE is a.gguf and -m b.gguf"),
         (["convert", "/nonexistent/model", "x.gguf"], "/nonexistent/model"),
         (["convert", ".", "x.gguf", "--type", "Q9"], "Q9"),
     ],
