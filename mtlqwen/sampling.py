@@ -7,7 +7,8 @@ Order of operations on a row of logits, as in transformers and vLLM:
 3. logit bias: added;
 4. temperature: softmax(logits / temperature); 0 takes the largest logit, the first of equals;
 5. top-k: the k most likely tokens;
-6. top-p: of these the fewest, most likely first, that hold top_p of the probability that is left;
+6. top-p: of these the fewest, most likely first and at least one, that hold top_p of the
+   probability that is left;
 7. min-p: of these the ones at least min_p times as likely as the most likely token.
 
 What remains is drawn from in proportion, in the order of token ids. The random number behind token

@@ -141,41 +141,39 @@ verbose_option = click.option(
 sampling_options = _together(
     click.option(
         "--temperature",
-        type=click.FloatRange(min=0),
+        type=float,
         default=0.0,
         show_default=True,
         help="0: always the likeliest token.",
     ),
-    click.option(
-        "--top-k", type=click.IntRange(min=0), default=0, help="Keep the k likeliest tokens."
-    ),
+    click.option("--top-k", type=int, default=0, help="Keep the k likeliest tokens; 0: all."),
     click.option(
         "--top-p",
-        type=click.FloatRange(min=0, max=1, min_open=True),
+        type=float,
         default=1.0,
-        help="Keep the likeliest tokens up to this probability together.",
+        help="Keep the likeliest tokens up to this probability together; 0: the likeliest alone.",
     ),
     click.option(
         "--min-p",
-        type=click.FloatRange(min=0, max=1),
+        type=float,
         default=0.0,
         help="Keep tokens of at least this share of the likeliest one's probability.",
     ),
     click.option(
         "--presence-penalty",
-        type=click.FloatRange(-2, 2),
+        type=float,
         default=0.0,
         help="Taken off the logit of every token generated before.",
     ),
     click.option(
         "--frequency-penalty",
-        type=click.FloatRange(-2, 2),
+        type=float,
         default=0.0,
         help="Taken off per earlier occurrence.",
     ),
     click.option(
         "--repetition-penalty",
-        type=click.FloatRange(min=0, min_open=True),
+        type=float,
         default=1.0,
         help="Divides the logits of tokens seen before.",
     ),
@@ -186,7 +184,7 @@ sampling_options = _together(
     click.option(
         "-n",
         "--max-tokens",
-        type=click.IntRange(min=1),
+        type=int,
         default=2048,
         show_default=True,
         help="Most tokens to generate.",
@@ -196,10 +194,12 @@ sampling_options = _together(
 
 
 def sampling_params(**values: Any) -> SamplingParams:
-    """The values of `sampling_options`."""
+    """The values of `sampling_options`; which are allowed, SamplingParams decides."""
     from mtlqwen.sampling import SamplingParams
 
     try:
         return SamplingParams(**values)
     except RequestError as error:
-        raise click.UsageError(str(error)) from error
+        name = error.param or ""
+        told = str(error).replace(name, f"--{name.replace('_', '-')}", 1)
+        raise click.UsageError(told) from error

@@ -37,6 +37,12 @@ def test_generate_prints_the_answer_and_nothing_else():
     assert re.fullmatch(r"mtlqwen: using the bundled demo model.*\n", done.stderr)
 
 
+def test_top_p_0_leaves_the_likeliest_token_alone():
+    options = ("--no-think", "--max-tokens", "12")
+    sampled = mtlqwen("generate", QUESTION, *options, "--temperature", "5", "--top-p", "0")
+    assert sampled.stdout == mtlqwen("generate", QUESTION, *options).stdout
+
+
 def test_verbose_adds_progress_and_figures_on_stderr():
     done = mtlqwen("generate", QUESTION, "-v", "--max-tokens", "40")
     assert "loading" in done.stderr

@@ -69,6 +69,13 @@ def test_a_stream_says_what_one_answer_says(client, thinking):
     assert usage == whole.usage
 
 
+def test_top_p_0_leaves_the_likeliest_token_alone(client):
+    asked = {"model": client.models.list().data[0].id, "messages": QUESTION, "max_tokens": 12}
+    sampled = client.chat.completions.create(**asked, temperature=2, top_p=0)
+    greedy = client.chat.completions.create(**asked, temperature=0)
+    assert sampled.choices[0].message == greedy.choices[0].message
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_thinking_that_is_cut_is_no_answer(client, stream):  # A15
     asked = {"model": None, "messages": QUESTION, "max_tokens": 3, "temperature": 0}
