@@ -19,6 +19,7 @@ from rounds import Rounds, alternate, rate, ratio, tokens_per_pass
 
 from mtlqwen._sequence import Sequence as EngineSequence
 from mtlqwen.device import Device
+from mtlqwen.drafter_runner import NUM_COMMON_TOKENS
 from mtlqwen.engine import Engine
 from mtlqwen.gguf import open_gguf
 from mtlqwen.load import BLOCK_TOKENS, close_engine, open_engine
@@ -109,7 +110,8 @@ class ForcedBench:
             stack.callback(self.runners[name].close)
         rng = np.random.default_rng(0)
         shape = (MAX_BATCH, PROMPT_TOKENS)
-        self._prompts = rng.integers(0, self.plain.runner.config.num_tokens, shape).tolist()
+        num_ids = min(NUM_COMMON_TOKENS, self.plain.runner.config.num_tokens)
+        self._prompts = rng.integers(0, num_ids, shape).tolist()
         self._answers: dict[int, list[list[int]]] = {}  # by batch
 
     @property

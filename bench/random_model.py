@@ -23,6 +23,7 @@ from mtlqwen.convert.tensor_source import TensorSource
 from mtlqwen.drafter import DrafterConfig
 from mtlqwen.drafter import config_metadata as drafter_metadata
 from mtlqwen.drafter import expected_tensors as expected_drafter_tensors
+from mtlqwen.drafter_runner import NUM_COMMON_TOKENS
 
 # hidden, ffn, layers, query heads, K/V heads, DeltaNet key heads, DeltaNet value heads, tied
 SIZES = {
@@ -43,6 +44,7 @@ DRAFTER_BLOCK, DRAFTER_WINDOW = 16, 4096  # tokens; all layers but the last slid
 NUM_VOCAB_ROWS = 248320
 NUM_WORDS = 248044
 NUM_TOKENS = 248077
+RARE_SIZE = np.float32(0.5)  # of the rows of rare tokens: answers are of common ones, as most texts
 SPECIAL_TOKENS = {
     248044: "<|endoftext|>",
     248045: "<|im_start|>",
@@ -111,6 +113,13 @@ def random_source(
     def decay(begin: int, end: int) -> np.ndarray:
         return -rng.uniform(1, 16, (end - begin, shape[-1])).astype(np.float32)
 
+    def vocabulary(begin: int, end: int) -> np.ndarray:
+        values = gaussian(0, 0.02)(begin, end)
+        values[max(NUM_COMMON_TOKENS - begin, 0) :] *= RARE_SIZE
+        return values
+
+    if name in ("token_embd.weight", "output.weight"):
+        return TensorSource(shape, vocabulary)
     local = name.rpartition("blk.")[2].partition(".")[2] or name
     if local == "ssm_a":
         return TensorSource(shape, decay)

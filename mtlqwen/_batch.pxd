@@ -15,6 +15,7 @@ cdef class Batch:
     cdef int32_t[::1] draft_ids, draft_sequence, draft_positions  # [R]
     cdef int32_t[::1] draft_start_loc, draft_slots, draft_kv_valid  # [S + 1], [S], [S]
     cdef int32_t[::1] draft_rows, target_rows  # [L]
+    cdef int32_t num_common_tokens, recent_tokens
     cdef SequenceFields **live  # [S]
     cdef Py_ssize_t num_sequences
     cdef readonly Py_ssize_t num_rows

@@ -33,6 +33,8 @@ cdef class Batch:
             self.draft_kv_valid = drafts.batched_kv_valid
             self.draft_rows = drafts.logit_rows
             self.target_rows = drafts.target_rows
+            self.num_common_tokens = drafting.num_common_tokens
+            self.recent_tokens = drafting.recent_tokens
         cdef Py_ssize_t max_sequences = self.sequence_slots.shape[0]
         self.live = <SequenceFields **>malloc(max_sequences * sizeof(SequenceFields *))
         if self.live == NULL:
@@ -118,11 +120,13 @@ cdef class Batch:
     cdef void fill_drafts(self, Py_ssize_t n) noexcept nogil:
         """A block for each sequence with drafts: its last known token, then what stands for them."""
         cdef Py_ssize_t i, k, row = 0, sequence = 0, draft = 0
+        cdef uint32_t most_rare = 0
         cdef SequenceFields *s
         for i in range(n):
             s = self.live[i]
             if s.n_draft == 0:
                 continue
+            most_rare = max(most_rare, num_rare(s, self.num_common_tokens, self.recent_tokens))
             self.draft_start_loc[sequence] = <int32_t>row
             self.draft_slots[sequence] = s.slot
             self.draft_kv_valid[sequence] = s.kv_valid
@@ -140,6 +144,16 @@ cdef class Batch:
         self.draft_header[0] = <uint32_t>row
         self.draft_header[1] = <uint32_t>sequence
         self.draft_header[2] = <uint32_t>draft
+        self.draft_header[3] = most_rare
+
+
+cdef uint32_t num_rare(const SequenceFields *s, int32_t num_common, int32_t recent) noexcept nogil:
+    """Tokens from num_common on among the most recent ones."""
+    cdef uint32_t count = 0
+    cdef Py_ssize_t i
+    for i in range(max(s.num_tokens - recent, 0), s.num_tokens):
+        count += s.tokens[i] >= num_common
+    return count
 
 
 cdef inline Py_ssize_t num_logit_rows(const SequenceFields *s) noexcept nogil:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
@@ -73,23 +74,25 @@ class RowPlans:
     """One pass as a plan for each number of rows that the device has faster kernels for.
 
     A step runs at most one of them, so they share their scratch memory.
-    record: puts the pass, over at most so many rows, into a builder.
+    record: puts the pass, over at most so many rows, into a builder; several are ways to run it.
     """
 
     def __init__(
-        self, memory: DeviceMemory, max_rows: int, record: Callable[[PlanBuilder, int], None]
+        self, memory: DeviceMemory, max_rows: int, *record: Callable[[PlanBuilder, int], None]
     ):
-        classes = row_classes(memory.device, max_rows)
-        builders = [PlanBuilder(memory.device) for _ in classes]
-        for builder, rows in zip(builders, classes, strict=True):
-            record(builder, rows)
+        self._classes = row_classes(memory.device, max_rows)  # most rows, ascending
+        builders = []
+        for put in record:
+            for rows in self._classes:
+                builders.append(PlanBuilder(memory.device))
+                put(builders[-1], rows)
         scratch = memory.buffer(max(builder.place_values() for builder in builders))
-        plans = [builder.build(scratch) for builder in builders]
-        self._plans = list(zip(classes, plans, strict=True))  # most rows, ascending
+        self._plans = [builder.build(scratch) for builder in builders]  # [way][class]
 
-    def of(self, num_rows: int) -> Plan:
-        return next(plan for max_rows, plan in self._plans if num_rows <= max_rows)
+    def of(self, num_rows: int, way: int = 0) -> Plan:
+        """way: which of the records."""
+        return self._plans[way * len(self._classes) + bisect_left(self._classes, num_rows)]
 
     def free(self) -> None:
-        for _, plan in self._plans:
+        for plan in self._plans:
             plan.free()

@@ -55,6 +55,8 @@ def draft_blocks(
 ) -> None:
     """From blocks of ids, last known token and masks, to the likeliest token of each mask, or with
     a selector to those that fit best behind each other.
+
+    head: the target's, or its first rows: then only those tokens are drafted.
     """
     x = k.embed(embedding)
     for index, layer in enumerate(w.layers):
@@ -74,10 +76,10 @@ def draft_blocks(
     last = k.rmsnorm(k.gather_logit_rows(x), w.output_norm, eps=c.norm_eps)
     k.linear(last, head, out=memory.logits)
     if w.selector is None:
-        k.argmax(memory.logits, memory.argmax)
+        k.argmax(memory.logits, head.shape[0], memory.argmax)
     else:
         h, books = k.linear(last, w.selector.hidden), (w.selector.predecessor, w.selector.successor)
-        k.select_path(memory.logits, h, *books, memory.argmax)
+        k.select_path(memory.logits, head.shape[0], h, *books, memory.argmax)
     k.scatter_ids(memory.argmax, memory.target_rows, memory.target_ids)
 
 

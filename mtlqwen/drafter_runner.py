@@ -7,8 +7,9 @@ drafts that is once in many passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,11 @@ from .operands import AttentionCache, BatchMemory, Limits
 from .plan import Memory, PlanBuilder
 from .weights import Tensor
 
+# Tokens of a byte-pair vocabulary come in the order of their merges: the common ones first. Of
+# English and of code 96 to 98 % are among these (docs/benchmarks.md, "The drafter's head").
+NUM_COMMON_TOKENS = 65_536
+RECENT_TOKENS = 256  # of a text: what tells how common those to come are
+
 NewKernels = Callable[[PlanBuilder, BatchMemory, int], CpuKernels]
 """Kernels that record into a builder, over a batch of at most so many rows."""
 
@@ -31,7 +37,8 @@ NewKernels = Callable[[PlanBuilder, BatchMemory, int], CpuKernels]
 class DraftArrays:
     """Host views of the arrays that describe the blocks to draft in a step."""
 
-    header: npt.NDArray[np.uint32]  # num_rows, num_sequences, num_logit_rows = drafts
+    # num_rows, num_sequences, num_logit_rows = drafts; most rare tokens of the recent of a sequence
+    header: npt.NDArray[np.uint32]
     input_ids: npt.NDArray[np.int32]  # [R]
     row_sequence: npt.NDArray[np.int32]  # [R]
     positions: npt.NDArray[np.int32]  # [R]
@@ -63,10 +70,14 @@ class Target:
     features: Memory  # f32 [pass_tokens, taps * hidden]
     logits: Memory  # f32 [max_logit_rows, num_vocab_rows]: free until its own pass
     argmax: Memory  # i32 [max_logit_rows]: free until its own pass
+    weight_bytes: int
 
 
 class DrafterRunner:
     """The drafter's weights, arrays and plans. What the arrays describe runs before the target."""
+
+    num_common_tokens = NUM_COMMON_TOKENS
+    recent_tokens = RECENT_TOKENS
 
     def __init__(
         self,
@@ -97,7 +108,12 @@ class DrafterRunner:
             target_ids=target.batch.input_ids,
         )
         self._context_plans = RowPlans(memory, rows, self._record_context)
-        self._draft_plans = RowPlans(memory, rows, self._record_drafts)
+        heads = [target.head]
+        if target.head.shape[0] > NUM_COMMON_TOKENS:
+            heads.append(target.head.first_rows(NUM_COMMON_TOKENS))
+        records = [partial(self._record_drafts, head) for head in heads]
+        self._draft_plans = RowPlans(memory, rows, *records)
+        self._max_rare = _max_rare_tokens(heads, target.weight_bytes + gguf.num_bytes)
 
     def close(self) -> None:
         self._context_plans.free()
@@ -107,8 +123,11 @@ class DrafterRunner:
     def plans(self) -> list[Plan]:
         """What this step runs before the target's plan."""
         num_features, num_rows = self.context.header[0], self.drafts.header[0]
-        injecting = [self._context_plans.of(num_features)] if num_features else []
-        return injecting + ([self._draft_plans.of(num_rows)] if num_rows else [])
+        plans = [self._context_plans.of(num_features)] if num_features else []
+        if num_rows:
+            is_common = self.drafts.header[3] <= self._max_rare
+            plans.append(self._draft_plans.of(num_rows, int(is_common)))
+        return plans
 
     # ---- construction --------------------------------------------------------------------------
 
@@ -153,9 +172,20 @@ class DrafterRunner:
         kernels = self._new_kernels(builder, self._context_batch, max_rows)
         inject_context(kernels, self._weights, self._config, self._memory)
 
-    def _record_drafts(self, builder: PlanBuilder, max_rows: int) -> None:
+    def _record_drafts(self, head: Tensor, builder: PlanBuilder, max_rows: int) -> None:
         kernels = self._new_kernels(builder, self._draft_batch, max_rows)
-        target = self._target
-        draft_blocks(
-            kernels, self._weights, self._config, target.embedding, target.head, self._memory
-        )
+        embedding = self._target.embedding
+        draft_blocks(kernels, self._weights, self._config, embedding, head, self._memory)
+
+
+def _max_rare_tokens(heads: Sequence[Tensor], weight_bytes: int) -> int:
+    """Rare ones of the recent tokens up to which drafts do without them; -1: never.
+
+    heads: whole, and of the common tokens; weight_bytes: of the target and the drafter. What is not
+    read of the head is a share of a pass, what cannot be drafted a share of the drafts, and each
+    takes about one behind it along.
+    """
+    if len(heads) == 1:
+        return -1
+    whole, common = (head.num_bytes for head in heads)
+    return int(RECENT_TOKENS * (whole - common) / (weight_bytes + whole) / 2)

@@ -225,9 +225,12 @@ class CpuKernels:
         self._run("gated_norm", args, o, z, weight, y, out=(y,))
         return y
 
-    def argmax(self, logits: Memory, ids: Memory) -> None:
-        c = self.config
-        args = struct.pack("=III", c.num_tokens, c.num_vocab_rows, LOGIT_ROWS)
+    def argmax(self, logits: Memory, num_vocab_rows: int, ids: Memory) -> None:
+        """The likeliest token of each row of logits [.., num_vocab_rows]: of the vocabulary or its
+        beginning.
+        """
+        num_tokens = min(self.config.num_tokens, num_vocab_rows)
+        args = struct.pack("=III", num_tokens, num_vocab_rows, LOGIT_ROWS)
         self._run("argmax", args, logits, ids, out=(ids,))
 
     def tap(self, x: Value, features: Memory, tap: int, num_taps: int) -> None:
@@ -254,16 +257,22 @@ class CpuKernels:
         return y
 
     def select_path(
-        self, logits: Memory, h: Value, predecessor: Tensor, successor: Tensor, ids: Memory
+        self,
+        logits: Memory,
+        num_vocab_rows: int,
+        h: Value,
+        predecessor: Tensor,
+        successor: Tensor,
+        ids: Memory,
     ) -> None:
-        """ids of the best path through the 16 best tokens of each row with logits; h [rows, rank],
-        codebooks [num_vocab_rows, rank].
+        """ids of the best path through the 16 best tokens of each row of logits
+        [.., num_vocab_rows]; h [rows, rank], codebooks [whole vocabulary, rank].
         """
-        c, batch = self.config, self.batch
-        num_chunks = -(-c.num_tokens // SELECT_CHUNK)
+        batch, num_tokens = self.batch, min(self.config.num_tokens, num_vocab_rows)
+        num_chunks = -(-num_tokens // SELECT_CHUNK)
         workspace_bytes = 4 * self.limits.max_logit_rows * num_chunks * SELECT_TOP
         workspace = self.plan.value(LOGIT_ROWS, 0, workspace_bytes)
-        args = struct.pack("=III", c.num_tokens, c.num_vocab_rows, h.dim)
+        args = struct.pack("=III", num_tokens, num_vocab_rows, h.dim)
         operands = (batch.input_ids, batch.logit_rows, logits, h, predecessor, successor)
         kernel = f"select_path_{predecessor.type.name.lower()}"
         self._run(kernel, args, *operands, ids, workspace, out=(ids, workspace))

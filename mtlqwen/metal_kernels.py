@@ -51,12 +51,11 @@ class MetalKernels(CpuKernels):
     def _quantize(self, x: Value) -> Value:
         return x
 
-    def argmax(self, logits: Memory, ids: Memory) -> None:
-        c = self.config
-        capacity = self._capacity(LOGIT_ROWS)
-        num_bytes = geometry.argmax_workspace_bytes(c.num_tokens, capacity)
+    def argmax(self, logits: Memory, num_vocab_rows: int, ids: Memory) -> None:
+        num_tokens = min(self.config.num_tokens, num_vocab_rows)
+        num_bytes = geometry.argmax_workspace_bytes(num_tokens, self._capacity(LOGIT_ROWS))
         workspace = self.plan.value(LOGIT_ROWS, 0, num_bytes)
-        args = struct.pack("=III", c.num_tokens, c.num_vocab_rows, LOGIT_ROWS)
+        args = struct.pack("=III", num_tokens, num_vocab_rows, LOGIT_ROWS)
         self._run("argmax", args, logits, ids, workspace, out=(ids, workspace))
 
     def _attention_workspace_bytes(self, heads: AttentionHeads) -> int:

@@ -38,7 +38,7 @@ def forward(k: CpuKernels, w: Weights, memory: ModelMemory, taps: Sequence[int] 
             k.tap(x, memory.features, taps.index(index), len(taps))
     last = k.rmsnorm(k.gather_logit_rows(x), w.output_norm)
     k.linear(last, w.output, out=memory.logits)
-    k.argmax(memory.logits, memory.argmax)
+    k.argmax(memory.logits, w.output.shape[0], memory.argmax)
 
 
 def mix(

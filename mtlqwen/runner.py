@@ -275,6 +275,7 @@ class Runner:
             memory.features,
             memory.logits,
             memory.argmax,
+            self.gguf.num_bytes,
         )
         return DrafterRunner(
             self.memory,

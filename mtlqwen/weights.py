@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,14 @@ class Tensor:
     @property
     def row_bytes(self) -> int:
         return self.type.row_bytes(self.shape[-1])
+
+    @property
+    def num_bytes(self) -> int:
+        return self.row_bytes * math.prod(self.shape[:-1])
+
+    def first_rows(self, count: int) -> Tensor:
+        """Its first rows, or all if there are fewer."""
+        return replace(self, shape=(min(count, self.shape[0]), *self.shape[1:]))
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ def _gated_norm(b: Workbench) -> Results:
 
 
 def _argmax(b: Workbench) -> Results:
-    b.kernels.argmax(b.logits.memory, b.ids.memory)
+    b.kernels.argmax(b.logits.memory, b.config.num_vocab_rows, b.ids.memory)
     return (b.ids.view,)
 
 
@@ -241,5 +241,5 @@ def _select_path(b: Workbench) -> Results:
     num_tokens = b.config.num_vocab_rows
     books = [b.floats(b.small_numbers(num_tokens, SELECTOR_RANK)) for _ in range(2)]
     h = b.value(SELECTOR_RANK, rows=LOGIT_ROWS)
-    b.kernels.select_path(b.logits.memory, h, books[0], books[1], b.ids.memory)
+    b.kernels.select_path(b.logits.memory, num_tokens, h, books[0], books[1], b.ids.memory)
     return (b.ids.view,)

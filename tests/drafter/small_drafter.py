@@ -6,7 +6,7 @@ import numpy as np
 
 from mtlqwen.device_memory import DeviceMemory
 from mtlqwen.drafter import DrafterConfig, config_metadata, expected_tensors
-from mtlqwen.drafter_runner import DrafterRunner, Target
+from mtlqwen.drafter_runner import RECENT_TOKENS, DrafterRunner, Target
 from mtlqwen.gguf import GGUFWriter, TensorType, open_gguf
 from mtlqwen.kernels import CpuKernels
 from mtlqwen.operands import AttentionCache, BatchMemory, Limits
@@ -82,6 +82,7 @@ class SmallDrafter:
             Memory(self.features[0], 0, "features"),
             Memory(self.logits[0], 0, "logits"),
             argmax,
+            weight_bytes=table[0].num_bytes + matrix[0].num_bytes,
         )
         model = SimpleNamespace(num_vocab_rows=NUM_VOCAB_ROWS, num_tokens=NUM_TOKENS)
         limits = Limits(MAX_ROWS, MAX_ROWS, MAX_CONTEXT, BLOCK_TOKENS)
@@ -112,8 +113,11 @@ class SmallDrafter:
         self._run()
         context.header[0] = 0
 
-    def draft(self, blocks):
-        """blocks: (slot, length of its context, ids). Logits [drafts, vocabulary] and drafts."""
+    def draft(self, blocks, *, num_rare=RECENT_TOKENS):
+        """blocks: (slot, length of its context, ids). Logits [drafts, vocabulary] and drafts.
+
+        num_rare: of the recent tokens; few leave the logits of the common ones [drafts, common].
+        """
         drafts, row = self.runner.drafts, 0
         masks = []
         for index, (slot, length, ids) in enumerate(blocks):
@@ -129,9 +133,9 @@ class SmallDrafter:
         drafts.query_start_loc[len(blocks)] = row
         drafts.logit_rows[: len(masks)] = masks
         drafts.target_rows[: len(masks)] = masks[::-1]
-        drafts.header[:3] = row, len(blocks), len(masks)
+        drafts.header[:4] = row, len(blocks), len(masks), num_rare
         self._run()
-        drafts.header[:3] = 0
+        drafts.header[:4] = 0
         return self.logits[1][: len(masks)].copy(), self.target_ids[masks[::-1]]
 
     def _run(self):

@@ -76,3 +76,33 @@ def check_path(reference, anchor, logits, h, drafts):
             assert draft == scores.argmax()
         before = draft
     return clear
+
+
+@pytest.mark.parametrize("is_2", [False, True])
+def test_where_rare_tokens_are_few_only_common_ones_are_drafted(
+    device, tmp_path, monkeypatch, is_2
+):
+    num_common = 100
+    monkeypatch.setattr("mtlqwen.drafter_runner.NUM_COMMON_TOKENS", num_common)
+    config, rng = small_config((10, 0), (True, False), 16, is_2=is_2), np.random.default_rng(3)
+    weights = write_drafter(tmp_path / "d.gguf", config, rng)
+    table = rng.standard_normal((NUM_VOCAB_ROWS, config.hidden_dim)).astype(np.float32)
+    drafter = SmallDrafter(device, tmp_path / "d.gguf", table, table)
+    reference = DrafterReference(config, weights, table, table)
+    features = rng.standard_normal((20, len(config.taps) * 64)).astype(np.float32)
+    reference.inject(features)
+    drafter.inject(features, [(0, position) for position in range(20)])
+    ids = [7] + [MASK] * 15
+    expected, h = reference.block(ids)
+    limit = drafter.runner._max_rare
+    assert 0 < limit < 256
+    for num_rare, num_tokens in ((0, num_common), (limit, num_common), (limit + 1, NUM_TOKENS)):
+        logits, drafts = drafter.draft([(0, 20, ids)], num_rare=num_rare)
+        if num_tokens == num_common:
+            logits = drafter.logits[1].ravel()[: 15 * num_common].reshape(15, num_common)
+        np.testing.assert_allclose(
+            logits[:, :num_tokens], expected[:, :num_tokens], atol=4 * TOLERANCE, rtol=0
+        )
+        assert check_path(reference, ids[0], expected[:, :num_tokens], h, drafts) > 10
+        assert (drafts < num_common).all() == (num_tokens == num_common)
+    drafter.close()

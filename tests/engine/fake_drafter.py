@@ -21,6 +21,8 @@ def context_value(feature: np.ndarray) -> np.ndarray:
 class FakeDrafter:
     """runner: `words(tile, slot, positions)` says where values lie in `arena`, 8 bytes each."""
 
+    num_common_tokens, recent_tokens = 50, 10
+
     def __init__(self, runner, tile):
         def array(length, dtype=np.int32):
             return np.full(length, 12345, dtype)

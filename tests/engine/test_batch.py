@@ -76,3 +76,20 @@ def test_what_does_not_fit_the_arrays_is_refused_before_anything_is_written():
     assert (runner.batch.input_ids == 12345).all()
     with pytest.raises(ValueError, match="3 sequences, room for 2"):
         Batch(runner.batch).pack(live * 3)
+
+
+def test_a_block_of_drafts_comes_with_the_most_rare_tokens_among_the_recent_of_a_sequence():
+    """Rare are tokens from 50 on, recent the last 10."""
+    runner = FakeRunner(max_slots=4, pass_tokens=16, drafter=True)
+    texts = [[60, *range(40, 54)], [70] * 5 + [1] * 10, [80] * 12, [90, 1]]
+    live = [live_sequence(i, i, ids, len(ids) - 1) for i, ids in enumerate(texts)]
+    batch = Batch(runner.batch, runner.drafting)
+    for drafting, num_rare in (([0], 4), ([1], 0), ([3], 1), ([0, 1, 3], 4), ([], 0)):
+        for i in drafting:
+            live[i].draft(np.array([99], np.int32))  # what stands for drafts is no text
+        Scheduler(16, 4).schedule(live)
+        batch.pack(live)
+        assert runner.drafting.drafts.header[1] == len(drafting)
+        assert runner.drafting.drafts.header[3] == num_rare
+        for s in live:
+            s.drop_drafts()

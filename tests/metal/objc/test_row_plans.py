@@ -28,4 +28,10 @@ def test_plans_of_one_pass_share_the_scratch_memory_of_the_largest(fake):
         assert plans.of(5) is plans.of(8) is not plans.of(4)
         device.wait(device.submit([plans.of(20)]))
         plans.free()
+        ways = RowPlans(memory, 20, record, record)
+        assert recorded == [1, 2, 3, 4, 8, 16, 20] * 3
+        assert memory.num_bytes == 2 * 20 * ROW_BYTES  # both ways over one scratch memory
+        assert ways.of(5) is ways.of(8, way=0) is not ways.of(8, way=1)
+        assert ways.of(20, way=1) is not ways.of(20)
+        ways.free()
         memory.free()
