@@ -19,7 +19,7 @@ from jinja2 import TemplateError, TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from .arguments import misfit
-from .errors import ModelError, RequestError
+from .errors import ModelError, RequestError, context_exceeded
 from .tokenizer import added_token_splitter
 
 if TYPE_CHECKING:
@@ -90,13 +90,15 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         thinking: bool | None = None,
+        limit: int | None = None,
         **template_kwargs: Any,
     ) -> Prompt:
         """The prompt for `messages`, up to where the answer begins.
 
         Content is text or a list of text parts; "developer" is "system"; system messages are
         merged, in order, into the first turn. `thinking` sets the template's enable_thinking, None
-        leaves its default; `template_kwargs` are further variables. Raises RequestError.
+        leaves its default; `template_kwargs` are further variables. Raises RequestError, also for
+        more than `limit` tokens.
         """
         if not self._template:
             raise RequestError("the model has no chat template; send it a raw prompt")
@@ -111,16 +113,18 @@ class ChatTemplate:
             raise RequestError(
                 f"the chat template refuses these messages: {reason}", param="messages"
             ) from None
-        return self._tokenised(rendered)
+        return self._tokenised(rendered, limit)
 
-    def _tokenised(self, rendered: str) -> Prompt:
+    def _tokenised(self, rendered: str, limit: int | None) -> Prompt:
         parts = self._mark.split(rendered)  # text, id, text, ..., id, text
         ids: list[int] = []
         checkpoints: list[int] = []
         for text, token in zip(parts[0::2], [*parts[1::2], None], strict=True):
             turn_ended = bool(ids) and ids[-1] in self._tokenizer.stop_ids
             num_before = len(ids)
-            ids += self._tokenizer.encode(text)
+            ids += self._tokenizer.encode(text, limit=limit)
+            if limit is not None and len(ids) > limit:
+                raise context_exceeded(limit)
             if turn_ended:  # the line break after the end token belongs to the turn
                 checkpoints.append(num_before if text.strip() else len(ids))
             if token is not None:

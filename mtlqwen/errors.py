@@ -24,6 +24,16 @@ class RequestError(MtlqError, ValueError):
         self.code = code
 
 
+def context_exceeded(limit: int) -> RequestError:
+    """That a prompt has more than `limit` tokens, however many; the context has one more."""
+    return RequestError(
+        f"the prompt has more than {limit} tokens, which with one to generate exceeds the context "
+        f"of {limit + 1} tokens; shorten the prompt or raise the limit",
+        param="prompt",
+        code="context_length_exceeded",
+    )
+
+
 class DeviceError(MtlqError):
     """A call into the shim failed; `status` is its status code."""
 

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from .arguments import misfit
 from .chat import ChatTemplate, Prompt
-from .errors import RequestError
+from .errors import RequestError, context_exceeded
 from .generation import AsyncStream, Completion, Courier, Generation, Stream
 from .load import close_engine, demo_model_path, open_engine
 from .request import checked_params, checked_prompt
@@ -156,7 +156,7 @@ class LLM:
         if isinstance(prompt, Prompt):
             return prompt
         text = cast(str, prompt) if is_text else ""
-        ids = self.tokenizer.encode(text, control=True) if is_text else cast(Sequence[int], prompt)
+        ids = self._encoded(text) if is_text else cast(Sequence[int], prompt)
         checked = checked_prompt(ids, (), self.tokenizer.num_tokens, wanted=A_PROMPT)
         return RawPrompt(checked.tolist(), checkpoints=[], starts_in_think=False, text=text)
 
@@ -166,13 +166,25 @@ class LLM:
         thinking: bool | None,
         template_kwargs: Mapping[str, Any],
     ) -> Prompt:
-        for name in ("thinking", "tools"):
+        for name in ("thinking", "tools", "limit"):
             if name in template_kwargs:
                 raise RequestError(
                     f"{name!r} cannot be set as a variable of the chat template",
                     param="chat_template_kwargs",
                 )
-        return self.template.render(messages, thinking=thinking, **template_kwargs)
+        return self.template.render(
+            messages, thinking=thinking, limit=self._max_prompt, **template_kwargs
+        )
+
+    def _encoded(self, text: str) -> list[int]:
+        ids = self.tokenizer.encode(text, control=True, limit=self._max_prompt)
+        if len(ids) > self._max_prompt:
+            raise context_exceeded(self._max_prompt)
+        return ids
+
+    @property
+    def _max_prompt(self) -> int:
+        return self.max_context - 1
 
     # ---- blocking ------------------------------------------------------------------------------
 

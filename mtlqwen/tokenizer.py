@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,15 @@ PRE_SPLIT = (
 )
 CONTROL, USER_DEFINED, UNUSED = 3, 4, 5  # values of tokenizer.ggml.token_type
 END_OF_TEXT = ("<|im_end|>", "<|endoftext|>")
+
+# Where a text can be cut so that its parts have the tokens of the whole: a piece of PRE_SPLIT ends
+# there, whatever follows, and NFC composes nothing across.
+CUT = re.compile(
+    r"(?<=[0-9])|(?<=\S)(?= )|(?<=[\r\n])(?=\S)"
+    r"|(?<=[A-Za-zぁ-ゖァ-ヺ一-龥가-힣])(?=[\x00-@\[-`{-\x7f、。，：；！？])"
+)
+CHUNK = 1 << 16  # characters, or a little more: a token takes some 400 bytes until it is an id
+MAX_STRETCH = 1 << 18  # characters without a place to cut: no text that means something
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -83,10 +93,11 @@ class Tokenizer:
         except ModelError as error:
             raise ModelError(f"{gguf.path}: {error}") from None
 
-    def encode(self, text: str, *, control: bool = False) -> list[int]:
-        """The token ids of `text`; without `control`, none of them is a control token.
+    def encode(self, text: str, *, control: bool = False, limit: int | None = None) -> list[int]:
+        """The token ids of `text`; without `control`, none of them is a control token. Soon after
+        `limit` ids it ends: then they are not all.
 
-        Raises RequestError for text with an unpaired surrogate.
+        Raises RequestError for text with an unpaired surrogate, or without anything like words.
         """
         try:
             text.encode()
@@ -97,12 +108,14 @@ class Tokenizer:
             ) from None
         splitter = self._any_added if control else self._only_user_defined
         ids: list[int] = []
-        for i, piece in enumerate(splitter.split(text)):
-            if i % 2:  # the capturing group: an added token
-                ids.append(self._added[piece])
-            elif piece:
+        for chunk, is_added in _chunks(text, splitter):
+            if limit is not None and len(ids) > limit:
+                break
+            if is_added:
+                ids.append(self._added[chunk])
+            else:
                 # `encode` would hold the interpreter, and with it the engine's thread.
-                ids += self._bpe.encode_batch_fast([piece], add_special_tokens=False)[0].ids
+                ids += self._bpe.encode_batch_fast([chunk], add_special_tokens=False)[0].ids
         return ids
 
     def decode(self, ids: Iterable[int], *, show_control: bool = False) -> str:
@@ -128,6 +141,28 @@ def added_token_splitter(added: Iterable[str]) -> re.Pattern[str]:
     """Splits at the longest added token; `split` gives text and token in turn, text first."""
     longest_first = sorted(added, key=len, reverse=True)
     return re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
+
+
+def _chunks(text: str, added: re.Pattern[str]) -> Iterator[tuple[str, bool]]:
+    """The added tokens of `text`, and in chunks what lies between; whether it is an added token."""
+    start = 0
+    for match in chain(added.finditer(text), (None,)):
+        end = len(text) if match is None else match.start()
+        while start < end:
+            most = start + CHUNK + MAX_STRETCH
+            cut = CUT.search(text, start + CHUNK, min(end, most))
+            if cut is None and end > most:
+                raise RequestError(
+                    f"the text has more than {MAX_STRETCH} characters on end in which no word,"
+                    " number or line ends; break it up",
+                    param="prompt",
+                )
+            stop = end if cut is None else cut.start()
+            yield text[start:stop], False
+            start = stop
+        if match is not None:
+            yield match[0], True
+            start = match.end()
 
 
 def _build(metadata: dict[str, Any]) -> Tokenizer:

@@ -125,7 +125,7 @@ async def _read(request: Request, schema: type[Body]) -> Body:
                 413, f"the body is larger than {MAX_BODY_BYTES} bytes", code="body_too_large"
             )
     try:
-        return schema.model_validate_json(bytes(body))
+        return schema.model_validate_json(body)
     except ValidationError as error:
         raise ApiError.of_validation(error) from error
 

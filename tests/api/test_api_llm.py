@@ -75,6 +75,7 @@ def test_the_figures_are_there(llm):
         ("x", {"raw": True, "template_kwargs": {"enable_thinking": False}}),
         (user("x"), {"raw": True}),
         ("x", {"template_kwargs": {"tools": []}}),
+        ("x", {"template_kwargs": {"limit": 3}}),
     ],
 )
 def test_a_keyword_without_effect_is_refused(llm, prompt, keywords):
@@ -162,6 +163,13 @@ def test_a_prompt_one_short_of_the_context_yields_one_token():  # A8
         with pytest.raises(RequestError, match="256") as refused:
             llm.generate([65] * 256)
         assert refused.value.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_text_far_beyond_the_context_is_refused_without_counting_it(llm, raw):
+    with pytest.raises(RequestError, match=r"more than 8191 tokens.* context of 8192") as refused:
+        llm.prompt("word " * 2_000_000, raw=raw)
+    assert refused.value.code == "context_length_exceeded"
 
 
 def test_settings_that_cannot_hold_are_refused(tmp_path):

@@ -181,6 +181,15 @@ def test_bad_messages_are_request_errors(template, messages, message):
         template.render(messages)
 
 
+def test_a_prompt_beyond_the_limit_is_refused(template):
+    messages = [user("hi"), assistant("hello"), user("hi")]
+    num_tokens = len(template.render(messages).ids)
+    assert template.render(messages, limit=num_tokens).ids
+    with pytest.raises(RequestError, match=f"more than {num_tokens - 1} tokens") as refused:
+        template.render(messages, limit=num_tokens - 1)
+    assert refused.value.code == "context_length_exceeded"
+
+
 # ---- thinking ------------------------------------------------------------------------------------
 
 

@@ -1,13 +1,15 @@
 import threading
 import unicodedata
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
+import mtlqwen.tokenizer as tokenizer_module
 from mtlqwen.errors import ModelError, RequestError
 from mtlqwen.tokenizer import BYTE_OF_CHARACTER, PRE_SPLIT, Tokenizer
 
@@ -78,6 +80,39 @@ def test_control_tokens_are_parsed_on_demand(tokenizer, text):
 @given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<")))
 def test_encoding_loses_nothing_but_the_composition_of_characters(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode(text)) == unicodedata.normalize("NFC", text)
+
+
+@given(
+    text=st.lists(
+        st.sampled_from(
+            [
+                *"aZé漢か가1½ '.,。，!_-=\t\n\r\x0b\x85\u2028\u3000\u0301\u0338\u3099\u11a8sS",
+                "'ll",
+                THINK,
+            ]
+        ),
+        max_size=20,
+    ).map("".join),
+    chunk=st.integers(1, 3),
+)
+@settings(max_examples=500)
+def test_a_text_in_chunks_has_the_tokens_of_the_whole(tokenizer, text, chunk):
+    with patch.object(tokenizer_module, "CHUNK", chunk):
+        in_chunks = tokenizer.encode(text)
+    assert in_chunks == tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("word", ["fox ", "7", "x\n", "漢字、", "<think>"])
+def test_what_is_beyond_the_limit_is_not_tokenised(tokenizer, word):
+    ids = tokenizer.encode(word * 1_000_000, limit=10)
+    assert 10 < len(ids) < 250_000  # of a million or more
+
+
+def test_a_text_in_which_no_word_ends_is_refused_unread(tokenizer):
+    for character in "a !\n漢":
+        with pytest.raises(RequestError, match="262144 characters on end"):
+            tokenizer.encode(character * 3_000_000)
+    assert tokenizer.encode("漢" * 100_000)
 
 
 def test_decomposed_text_is_composed_first(tokenizer):
