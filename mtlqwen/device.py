@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from . import abi
 from .abi import lib
+from .errors import DeviceError
 
 Constants = tuple[tuple[int, int], ...]  # (index, value) of function constants
 
@@ -53,9 +54,14 @@ class _Object(ABC):
 
     def free(self) -> None:
         """Releases it; a second call does nothing."""
-        if self._handle is not None:
-            self._release(self._handle)
-            self._handle = None
+        handle, self._handle = self._handle, None  # first: Ctrl-C may come as the release returns
+        if handle is None:
+            return
+        try:
+            self._release(handle)
+        except DeviceError:
+            self._handle = handle
+            raise
 
     @abstractmethod
     def _release(self, handle: c_void_p) -> None:
@@ -212,12 +218,11 @@ class Device:
         for kind in (Plan, Buffer, Heap, Pipeline):
             for item in [item for item in self._objects if isinstance(item, kind)]:
                 item.free()
-        for library in self._libraries.values():
-            lib.mtlq_library_free(library)
-        self._libraries.clear()
         self._pipelines.clear()
-        lib.mtlq_device_close(self._handle)
-        self._handle = None
+        while self._libraries:
+            lib.mtlq_library_free(self._libraries.popitem()[1])
+        handle, self._handle = self._handle, None
+        lib.mtlq_device_close(handle)
 
     def __enter__(self) -> Device:
         return self

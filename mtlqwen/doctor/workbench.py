@@ -187,7 +187,7 @@ class Workbench:
         self.num_rows = num_rows
         self._rng = np.random.default_rng(num_rows)
         self._inputs: list[tuple[Value, Array]] = []
-        self._lent: list[Buffer] = []
+        self._lent: list[Buffer | Plan] = []
         self._fill()
         builder = PlanBuilder(self.device)
         self.kernels = self._new_kernels(builder)
@@ -196,13 +196,13 @@ class Workbench:
             scratch = self.device.buffer(builder.place_values())
             self._lent += [scratch]
             plan = builder.build(scratch)
+            self._lent += [plan]
             for value, numbers in self._inputs:
                 scratch.array(np.float32, numbers.shape, value.offset_bytes)[:] = numbers
             yield plan, scratch, results
-            plan.free()
         finally:
-            for buffer in self._lent:
-                buffer.free()
+            for item in self._lent:
+                item.free()
 
     def _numbers(self, *shape: int) -> Array:
         numbers = self._rng.integers(-127, 128, shape)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from mtlqwen.cli import cli
 from mtlqwen.device import Device
 from mtlqwen.doctor import examine
-from mtlqwen.doctor.cases import Case
+from mtlqwen.doctor.cases import Case, all_cases
 from mtlqwen.doctor.kernels import Outcome, check_kernels, difference
 from mtlqwen.gguf import open_gguf
 from mtlqwen.load import demo_drafter_path, demo_model_path
@@ -47,6 +47,19 @@ def test_cases_cover_every_operation_of_the_model(labels, device):
 def test_cpu_is_right():
     findings = list(examine("cpu", num_tokens=3, head=(512, 256)))
     assert [finding for finding in findings if not finding.is_right] == []
+
+
+def test_an_interrupted_kernel_is_no_failed_check(monkeypatch, device):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    def attention(bench):  # its plans hold mapped pages
+        return [case for case in all_cases(bench) if case.name == "attention"]
+
+    monkeypatch.setattr("mtlqwen.doctor.kernels.all_cases", attention)
+    monkeypatch.setattr(Device, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(check_kernels(lambda: Device.open(num_threads=1), device))
 
 
 def test_difference_is_in_units_of_the_root_mean_square():

@@ -6,6 +6,7 @@ import mmap
 import os
 import resource
 import sys
+from ctypes import byref, c_void_p
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from child import run_python
 from rotation import Rotation
 
 from mtlqwen import abi
-from mtlqwen.device import Device
+from mtlqwen.device import Buffer, Device
 from mtlqwen.errors import DeviceError
 
 PAGE = 64 << 10
@@ -43,9 +44,25 @@ def test_any_order_of_release(order):
         item.close() if name == "device" else item.free()
 
 
-def test_handles_may_outlive_the_handle_of_their_device():
-    from ctypes import byref, c_void_p
+def test_an_interrupt_after_a_release_does_not_release_twice(monkeypatch):
+    released = []
 
+    def interrupted(buffer: Buffer, handle: c_void_p) -> None:
+        released.append(handle.value)
+        abi.lib.mtlq_buffer_free(handle)
+        raise KeyboardInterrupt
+
+    with Device.open(num_threads=1) as device:
+        buffer = device.buffer(4096)
+        with monkeypatch.context() as patched:
+            patched.setattr(Buffer, "_release", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                buffer.free()
+            buffer.free()
+    assert len(released) == 1
+
+
+def test_handles_may_outlive_the_handle_of_their_device():
     device, buffer, encoder = c_void_p(), c_void_p(), c_void_p()
     abi.lib.mtlq_device_open(b"cpu", None, byref(device))
     abi.lib.mtlq_buffer_create(device, 4096, byref(buffer))
@@ -161,7 +178,7 @@ def test_too_many_threads_for_the_system_is_a_clear_error():
     code = """
 import resource
 from pathlib import Path
-from mtlqwen.device import Device
+from mtlqwen.device import Buffer, Device
 from mtlqwen.errors import LimitError
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 limit = used + (1200 << 20)  # scratch of 1000 workers, and stacks for about a hundred
