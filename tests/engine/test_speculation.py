@@ -31,6 +31,15 @@ def test_right_drafts_save_passes(width):
     assert stats.tokens_per_pass == pytest.approx((1 + 6 * (width + 1)) / 7)
 
 
+@pytest.mark.parametrize("width", [0, 4])
+def test_the_token_that_ends_an_answer_counts_in_tokens_per_pass(width):
+    h = drafting_harness(OracleDrafts(lambda position: False), width)
+    plain = h.oracle.generate(random_ids(3, 12), 3)
+    h.run(random_ids(3, 12), 60, stop_ids={plain[-1]})
+    assert h.engine.stats.generated_tokens == 2
+    assert h.engine.stats.tokens_per_pass == 1
+
+
 @pytest.mark.parametrize("rejected", range(1, MAX_DRAFTS + 1))
 def test_a_rejection_at_any_position_leaves_nothing_behind(rejected):
     prompt = random_ids(2, 17)
