@@ -150,24 +150,18 @@ class Speculation:
         return self._credit > 0 and curve is not None and curve.has_plain
 
     def _propose(self, live: Items[Sequence], room: int) -> None:
-        proposed = [
-            (sequence, self.proposer.propose(sequence, limit))
-            for sequence in live
-            if (limit := self._limit(sequence)) > 0
-        ]
-        proposed = [(sequence, drafts) for sequence, drafts in proposed if len(drafts)]
-        if not proposed:
-            return
-        limits = [len(drafts) for _, drafts in proposed]
+        limits = [self._limit(sequence) for sequence in live]
         if self.width is None:
             likelihood = self.proposer.likelihood
-            rates = [sequence.request.acceptance.rate(likelihood) for sequence, _ in proposed]
+            rates = [sequence.request.acceptance.rate(likelihood) for sequence in live]
             counts = self._curves[len(live)].paying(rates, limits, room)
         else:
             counts = _shared_out(limits, room)
-        for (sequence, drafts), count in zip(proposed, counts, strict=True):
+        for sequence, count in zip(live, counts, strict=True):
             if count:
-                sequence.draft(drafts[:count])
+                drafts = self.proposer.propose(sequence, count)
+                if len(drafts):
+                    sequence.draft(drafts)
 
     def _limit(self, sequence: Sequence) -> int:
         """Most drafts: no pass runs beyond the last token that may be generated, or a
@@ -176,7 +170,7 @@ class Speculation:
         if sequence.pending != 1 or sequence.kv_valid == 0:
             return 0
         ahead = sequence.next_checkpoint - sequence.kv_valid - 1
-        return min(self.max_drafts, sequence.request.num_left - 1, ahead)
+        return max(0, min(self.max_drafts, sequence.request.num_left - 1, ahead))
 
 
 def _shared_out(limits: list[int], room: int) -> list[int]:
