@@ -76,9 +76,6 @@ class Target:
 class DrafterRunner:
     """The drafter's weights, arrays and plans. What the arrays describe runs before the target."""
 
-    num_common_tokens = NUM_COMMON_TOKENS
-    recent_tokens = RECENT_TOKENS
-
     def __init__(
         self,
         memory: DeviceMemory,
@@ -90,6 +87,7 @@ class DrafterRunner:
         limits: Limits,
         max_slots: int,
     ):
+        self.num_common_tokens, self.recent_tokens = NUM_COMMON_TOKENS, RECENT_TOKENS
         self._config = config
         self._target = target
         self._new_kernels = new_kernels

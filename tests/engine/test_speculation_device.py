@@ -65,6 +65,25 @@ def test_sampled_tokens_are_those_of_plain_decoding(params):
     assert results[0] == results[1]
 
 
+def test_drafts_of_common_tokens_alone_change_no_token(plain, monkeypatch):
+    monkeypatch.setattr("mtlqwen.drafter_runner.NUM_COMMON_TOKENS", 1000)
+    engine = opened(drafter="demo", draft_width=6)
+    runner, run, drafted = engine.runner, engine.runner.run, {False: [], True: []}
+    header, rows = runner.drafting.drafts.header, runner.drafting.drafts.target_rows
+    runner.drafting._max_rare = 20  # of these texts some have more, some less
+
+    def watched(map_ops=None):
+        run(map_ops)
+        is_common = bool(header[3] <= runner.drafting._max_rare)
+        drafted[is_common] += runner.batch.input_ids[rows[: header[2]]].tolist()
+
+    runner.run = watched
+    assert flat(answers(engine, PROMPTS)) == plain
+    assert max(drafted[True]) < 1000 <= max(drafted[False])
+    assert sum(engine.stats.accepted) > 0
+    close_engine(engine)
+
+
 CODE = next(p["prompt"] for p in PROMPTS if p["name"] == "code")
 
 
