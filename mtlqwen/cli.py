@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and exits: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 ended
     by SIGTERM, 129 by SIGHUP.
     """
-    _open_closed_streams()
+    _prepare_streams()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup's stays
             signal.signal(number, _exit_in_order)
@@ -106,13 +106,16 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail("out of memory; use a smaller model or a smaller --ctx")
 
 
-def _open_closed_streams() -> None:
+def _prepare_streams() -> None:
     """What the caller has closed of stdin, stdout and stderr leads nowhere from now on; else the
-    next file that is opened would take its number.
+    next file that is opened would take its number. Text that their encoding lacks ends nothing.
     """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    streams = ("stdin", "r", "surrogateescape"), ("stdout", "w", "replace"), ("stderr", "w", None)
+    for name, mode, errors in streams:
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+        elif errors is not None:
+            getattr(sys, name).reconfigure(errors=errors)
 
 
 def _exit_in_order(number: int, frame: object) -> None:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from typing import Any
 
 import httpx
 import pytest
@@ -18,7 +19,9 @@ import pytest
 QUESTION = "Count from 5 to 12."
 
 
-def mtlqwen(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+def mtlqwen(
+    *arguments: str, stdin: str | None = None, **options: Any
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "mtlqwen", *arguments],
         input=stdin,
@@ -26,6 +29,7 @@ def mtlqwen(*arguments: str, stdin: str | None = None) -> subprocess.CompletedPr
         capture_output=True,
         text=True,
         timeout=120,
+        **options,
     )
 
 
@@ -161,6 +165,22 @@ def test_chat_remembers_and_forgets():
     assert done.returncode == 0
     assert "1, 2, 3" in done.stdout
     assert "/clear" in done.stderr
+
+
+def test_what_the_encoding_of_stdout_lacks_is_replaced():
+    wild = ("--no-think", "--ignore-eos", "--temperature", "20", "--seed", "3", "-n", "24")
+    utf_8 = mtlqwen("generate", "hi", *wild)
+    assert "\ufffd" in utf_8.stdout
+    ascii_only = mtlqwen("generate", "hi", *wild, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert ascii_only.stdout == utf_8.stdout.replace("\ufffd", "?"), ascii_only.stderr
+
+
+def test_chat_asks_on_after_a_line_that_is_no_text():
+    strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    lines = "\udcff\nCount from 1 to 3.\n"
+    done = mtlqwen("chat", "--no-think", stdin=lines, env=strict, errors="surrogateescape")
+    assert (done.returncode, done.stdout) == (0, "1, 2, 3\n")
+    assert "unpaired surrogate" in done.stderr
 
 
 def test_chat_on_a_terminal_survives_ctrl_c_and_leaves_on_ctrl_d(heed_signals):
