@@ -10,20 +10,27 @@
 
 #include "common.h"
 
-/* Bytes of a word as floats without an integer conversion, which runs at a quarter of the rate
- * of logic and FMA: n in the mantissa of 2^23 is the float 2^23 + n, and one FMA takes 2^23 away
- * and adds offset, exactly. FIELD masks the bits of each byte; UNIT is the value of the lowest
- * of them. */
+inline float4 affine(float4 v, float factor, float offset)
+{
+    return float4(fma(v.x, factor, offset), fma(v.y, factor, offset), fma(v.z, factor, offset),
+                  fma(v.w, factor, offset));
+}
+
+/* 1024 + the bits FIELD of each byte of a word: n in the mantissa of the half 1024. Integers are not
+ * converted, at a quarter of the rate of FMA; an FMA takes a half of a register as it is. */
+template <uint FIELD>
+inline float4 biased_fields(uint word)
+{
+    const half2 even = as_type<half2>((word & FIELD * 0x00010001) | 0x64006400);
+    const half2 odd = as_type<half2>((word >> 8 & FIELD * 0x00010001) | 0x64006400);
+    return float4(float(even.x), float(odd.x), float(even.y), float(odd.y));
+}
+
+/* FIELD of each byte plus offset, exactly. UNIT is the value of the lowest bit of FIELD. */
 template <uint FIELD, uint UNIT>
 inline float4 fields(uint word, float offset)
 {
-    const float even = 1.0f / UNIT, odd = even / 256;
-    const float even_zero = offset - 8388608.0f * even, odd_zero = offset - 8388608.0f * odd;
-    const uint low = word, high = word >> 16;
-    return float4(fma(as_type<float>((low & FIELD) | 0x4B000000), even, even_zero),
-                  fma(as_type<float>((low & FIELD << 8) | 0x4B000000), odd, odd_zero),
-                  fma(as_type<float>((high & FIELD) | 0x4B000000), even, even_zero),
-                  fma(as_type<float>((high & FIELD << 8) | 0x4B000000), odd, odd_zero));
+    return affine(biased_fields<FIELD>(word), 1.0f / UNIT, offset - 1024.0f / UNIT);
 }
 
 inline float4 low_nibbles(uint word, float offset)
@@ -77,19 +84,21 @@ inline float4 widen(uint2 words)
                   as_type<float>(words.y << 16), as_type<float>(words.y & 0xFFFF0000));
 }
 
-/* Scales and minimums of sub-blocks 2 pair and 2 pair + 1 of a Q4_K or Q5_K block, from its
- * first 16 bytes. */
-inline float4 scales_and_minimums(uint4 head, uint pair)
+/* The six-bit scales of sub-blocks 4 side .. 4 side + 3 of a Q4_K or Q5_K block as the bytes of a
+ * word, then their minimums, from its first 16 bytes. The first four hold d and dmin. */
+inline uint2 scale_bytes(uint4 head, uint side)
 {
-    const uint shift = 16 * (pair % 2);
-    const uint s = head.y >> shift, m = head.z >> shift, rest = head.w >> shift;
-    const bool is_low = pair < 2;
-    const uint scale = is_low ? s & 0x3F3F : (rest & 0x0F0F) | (s >> 2 & 0x3030);
-    const uint minimum = is_low ? m & 0x3F3F : (rest >> 4 & 0x0F0F) | (m >> 2 & 0x3030);
-    const float d = float(as_type<half>(ushort(head.x)));
-    const float dmin = float(as_type<half>(ushort(head.x >> 16)));
-    return float4(float(scale & 0xFF) * d, float(scale >> 8 & 0xFF) * d,
-                  float(minimum & 0xFF) * dmin, float(minimum >> 8 & 0xFF) * dmin);
+    const uint2 first = uint2(head.y, head.z);
+    const uint2 second = uint2(head.w & 0x0F0F0F0F, head.w >> 4 & 0x0F0F0F0F);
+    return side ? second | (first >> 2 & 0x30303030) : first & 0x3F3F3F3F;
+}
+
+/* Scale and minimum of sub-block j of such a block. */
+inline float2 scale_and_minimum(uint4 head, uint j)
+{
+    const uint2 n = scale_bytes(head, j / 4) >> j % 4 * 8 & 0xFF;
+    const half2 d = as_type<half2>(head.x);
+    return float2(float(n.x) * float(d.x), float(n.y) * float(d.y));
 }
 
 /* d * (scale - 32) of sub-block j of an IQ4_XS block, from its first 8 bytes. */
@@ -147,14 +156,13 @@ struct Q4_K {
     {
         device const uint4 *block = (device const uint4 *)(row + chunk / 16 * 144);
         const uint j = chunk % 16 / 2;
-        const float4 scales = scales_and_minimums(block[0], j / 2);
-        const float scale = j % 2 ? scales.y : scales.x, minimum = j % 2 ? scales.w : scales.z;
+        const float2 scale = scale_and_minimum(block[0], j);
         const uint4 q = block[1 + j / 2 * 2 + chunk % 2];
         const uint4 nibbles = q >> j % 2 * 4;
-        w[0] = low_nibbles(nibbles.x, 0.0f) * scale - minimum;
-        w[1] = low_nibbles(nibbles.y, 0.0f) * scale - minimum;
-        w[2] = low_nibbles(nibbles.z, 0.0f) * scale - minimum;
-        w[3] = low_nibbles(nibbles.w, 0.0f) * scale - minimum;
+        w[0] = low_nibbles(nibbles.x, 0.0f) * scale.x - scale.y;
+        w[1] = low_nibbles(nibbles.y, 0.0f) * scale.x - scale.y;
+        w[2] = low_nibbles(nibbles.z, 0.0f) * scale.x - scale.y;
+        w[3] = low_nibbles(nibbles.w, 0.0f) * scale.x - scale.y;
     }
 };
 
@@ -164,14 +172,13 @@ struct Q5_K {
     {
         device const uint4 *block = (device const uint4 *)(row + chunk / 16 * 176);
         const uint j = chunk % 16 / 2;
-        const float4 scales = scales_and_minimums(block[0], j / 2);
-        const float scale = j % 2 ? scales.y : scales.x, minimum = j % 2 ? scales.w : scales.z;
+        const float2 scale = scale_and_minimum(block[0], j);
         const uint4 high = (block[1 + chunk % 2] >> j & 0x01010101) << 4;
         const uint4 q = (block[3 + j / 2 * 2 + chunk % 2] >> j % 2 * 4 & 0x0F0F0F0F) | high;
-        w[0] = bytes(q.x, 0.0f) * scale - minimum;
-        w[1] = bytes(q.y, 0.0f) * scale - minimum;
-        w[2] = bytes(q.z, 0.0f) * scale - minimum;
-        w[3] = bytes(q.w, 0.0f) * scale - minimum;
+        w[0] = bytes(q.x, 0.0f) * scale.x - scale.y;
+        w[1] = bytes(q.y, 0.0f) * scale.x - scale.y;
+        w[2] = bytes(q.z, 0.0f) * scale.x - scale.y;
+        w[3] = bytes(q.w, 0.0f) * scale.x - scale.y;
     }
 };
 

@@ -65,7 +65,6 @@ kernel void linear_mv(device const uint *header [[buffer(0)]],
         UNROLL
         for (uint first = 0; first < Unit::VALUES / 8; first += Unit::RUN) {
             float2 dot[ROWS][TOKENS];
-            float total[TOKENS];
             UNROLL
             for (uint part = first; part < first + Unit::RUN; ++part) {
                 float4 values[ROWS][2];
@@ -77,9 +76,6 @@ kernel void linear_mv(device const uint *header [[buffer(0)]],
                     device const float *source = tokens[t] + Unit::position(unit, part);
                     const float4 low = *(device const float4 *)source;
                     const float4 high = *(device const float4 *)(source + Unit::HIGH);
-                    const float all = ((low.x + low.y) + (low.z + low.w)) +
-                                      ((high.x + high.y) + (high.z + high.w));
-                    total[t] = part == first ? all : total[t] + all;
                     UNROLL
                     for (int r = 0; r < ROWS; ++r) {
                         thread const float4 *w = values[r];
@@ -92,11 +88,8 @@ kernel void linear_mv(device const uint *header [[buffer(0)]],
             UNROLL
             for (int r = 0; r < ROWS; ++r) {
                 UNROLL
-                for (int t = 0; t < TOKENS; ++t) {
+                for (int t = 0; t < TOKENS; ++t)
                     sum[r][t] = units[r].add(first, dot[r][t], sum[r][t]);
-                    if (Unit::HAS_MINIMUM)
-                        sum[r][t] = fma(-units[r].minimum(first), total[t], sum[r][t]);
-                }
             }
         }
     }

@@ -97,13 +97,12 @@ def copy_bytes_per_second(library: Library) -> float:
 def variants(weight_type: str, out_dim: int) -> list[tuple[Launch, int]]:
     """Launches to time and their rows of x."""
 
-    def launch(suffix: str, rows_of_w: int, threads: int = 64) -> Launch:
-        grid = (-(-out_dim // (rows_of_w * threads // 32)), 1, 1)
-        return Launch("linear_mv", f"linear_{weight_type}_{suffix}", grid, threads)
+    def launch(suffix: str, rows_of_w: int) -> Launch:
+        grid = (-(-out_dim // (2 * rows_of_w)), 1, 1)
+        return Launch("linear_mv", f"linear_{weight_type}_{suffix}", grid, 64)
 
-    narrow, wide = ("mv1", 2), ("mv1_wide", 4)
-    result = [(launch(*variant, threads), 1) for variant in (narrow, wide) for threads in (64, 128)]
-    return [*result, (launch("mv4", 2), 4)]
+    few_rows = [(launch(f"mv{rows}", 2), rows) for rows in (1, 2, 3, 4)]
+    return [(launch("mv1_wide", 4), 1), *few_rows]
 
 
 def time_shape(library: Library, weight_type: str, out_dim: int, in_dim: int, copy: float) -> int:
@@ -137,7 +136,7 @@ def time_shape(library: Library, weight_type: str, out_dim: int, in_dim: int, co
         rate = (out_dim * row_bytes + 4 * rows * (in_dim + out_dim)) / elapsed * 1e3
         num_wrong += not error < 1e-5
         print(
-            f"{weight_type:7} {out_dim}x{in_dim} {launch.kernel:24} {launch.threads:4} threads "
+            f"{weight_type:7} {out_dim}x{in_dim} {launch.kernel:24} "
             f"{elapsed * 1e3:8.1f} us {rate / 1e9:6.0f} GB/s {rate / copy:6.1%} error {error:.1e}",
             flush=True,
         )
