@@ -14,6 +14,8 @@ import uvicorn
 from fastapi import FastAPI
 
 GRACE_S = 5  # for answers that are under way when the server is told to stop
+# Longer than clients keep idle connections, 5 s in httpx: a request must not meet one being closed.
+IDLE_CONNECTION_S = 75
 # The engine's thread gets the interpreter back this soon after a pass, instead of after 5 ms.
 SWITCH_INTERVAL_S = 0.0005
 
@@ -54,6 +56,7 @@ def run(
         access_log=log_level == "info",
         lifespan="off",
         server_header=False,
+        timeout_keep_alive=IDLE_CONNECTION_S,
     )
     _Server(config, end_answers).run(sockets=[listener])
 

@@ -12,9 +12,11 @@ import time
 from pathlib import Path
 
 import httpx
+import openai
 import pytest
+from fastapi import FastAPI
 
-from mtlqwen.server.run import bind
+from mtlqwen.server import run
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -51,6 +53,15 @@ def test_a_signal_ends_the_server_in_order(process, number):
     assert errors == ""
 
 
+def test_clients_close_idle_connections_before_the_server_does(monkeypatch):
+    configs = []
+    monkeypatch.setattr(run._Server, "run", lambda server, sockets: configs.append(server.config))
+    for module, name in ((run.sys, "setswitchinterval"), (run.gc, "freeze")):
+        monkeypatch.setattr(module, name, lambda *args: None)
+    run.run(FastAPI(), None, lambda: None)
+    assert configs[0].timeout_keep_alive > openai.DEFAULT_CONNECTION_LIMITS.keepalive_expiry
+
+
 def test_a_client_that_leaves_within_its_body_is_not_an_error_of_the_server(process):
     port = int(process.stdout.readline())
     head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -64,7 +75,7 @@ def test_a_client_that_leaves_within_its_body_is_not_an_error_of_the_server(proc
 
 
 def test_a_port_that_is_taken_is_an_error():
-    with bind("127.0.0.1", 0) as first:
+    with run.bind("127.0.0.1", 0) as first:
         first.listen()
         with pytest.raises(OSError):
-            bind("127.0.0.1", first.getsockname()[1])
+            run.bind("127.0.0.1", first.getsockname()[1])
