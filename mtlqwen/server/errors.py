@@ -50,7 +50,8 @@ class ApiError(Exception):
     def of_validation(cls, error: ValidationError) -> ApiError:
         """The first fault that the schema found, in words a client's user understands."""
         # Of a union every branch reports; the one that got furthest is the one that was meant.
-        fault = max(error.errors(include_url=False), key=lambda fault: len(fault["loc"]))
+        faults = error.errors(include_url=False)
+        fault = max(faults, key=lambda fault: (fault["type"] == "too_long", len(fault["loc"])))
         param = _path(fault["loc"])
         if fault["type"] == "json_invalid":
             return cls(400, f"the body is not JSON: {fault['msg']}", code="invalid_json")

@@ -55,7 +55,13 @@ SAMPLING_PARAMETERS = (
 )
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions
 
+MAX_MESSAGES = 16_384  # and text parts of one
+MAX_TOKENS = 1 << 20  # of a prompt that is token ids
+
 Number = Annotated[float, Field(allow_inf_nan=False)]
+# One fault is told; without fail_fast a million would be collected, a kilobyte each.
+Texts = Annotated[list[str], Field(fail_fast=True)]
+Tokens = Annotated[list[int], Field(max_length=MAX_TOKENS, fail_fast=True)]
 
 
 class Schema(BaseModel):
@@ -69,7 +75,9 @@ class Schema(BaseModel):
         if not isinstance(data, dict):
             return data
         known = NOT_SUPPORTED | cls.model_fields.keys()
-        return {key: value for key, value in data.items() if value is not None or key not in known}
+        kept = {key: value for key, value in data.items() if key in known and value is not None}
+        unknown = [key for key in data if key not in known]
+        return kept | {key: data[key] for key in unknown[:1]}  # one is enough to refuse
 
 
 class StreamOptions(Schema):
@@ -92,9 +100,9 @@ class GenerationRequest(Schema):
     presence_penalty: Number = 0.0
     frequency_penalty: Number = 0.0
     repetition_penalty: Number = 1.0
-    logit_bias: dict[str, Number] = {}
+    logit_bias: dict[str, Any] = {}
     seed: int | None = None
-    stop: str | list[str] = []
+    stop: str | Texts = []
     ignore_eos: bool = False
 
     @model_validator(mode="after")
@@ -117,14 +125,14 @@ class TextPart(Schema):
 
 class Message(Schema):
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], Field(max_length=MAX_MESSAGES, fail_fast=True)]
     reasoning_content: str | None = None
 
 
 class ChatRequest(GenerationRequest):
     """The body of POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     chat_template_kwargs: dict[str, Any] = {}
 
@@ -142,7 +150,7 @@ class ChatRequest(GenerationRequest):
 class CompletionRequest(GenerationRequest):
     """The body of POST /v1/completions."""
 
-    prompt: str | list[int] | list[str] | list[list[int]]
+    prompt: str | Tokens | Texts | Annotated[list[Tokens], Field(fail_fast=True)]
     max_tokens: Annotated[int, Field(ge=1)] | None = COMPLETION_MAX_TOKENS
     echo: Literal[False] = False
     best_of: Literal[1] = 1

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from pydantic import ValidationError
 from serving import serving
+
+from mtlqwen.errors import RequestError
+from mtlqwen.server.schema import MAX_MESSAGES, MAX_TOKENS, ChatRequest, CompletionRequest
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 END = "<|im_end|>"
@@ -40,11 +44,14 @@ def error_of(response, status: int) -> dict:
         ({"temperature": "hot"}, "temperature", "invalid_value"),
         ({"temperature": -1}, "temperature", "invalid_value"),
         ({"top_p": 1.5}, "top_p", "invalid_value"),
+        ({"top_k": 1 << 40}, "top_k", "invalid_value"),
         ({"max_tokens": 0}, "max_tokens", "invalid_value"),
         ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens", "invalid_value"),
         ({"seed": 1.5}, "seed", "invalid_value"),
         ({"stop": [1]}, "stop[0]", "invalid_value"),
         ({"logit_bias": {"cat": 1}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {"1": "x"}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {"3" * 5000: 1}}, "logit_bias", "invalid_value"),
         ({"stream": False, "stream_options": {}}, "stream_options", "invalid_value"),
         ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x", "unknown_parameter"),
         ({"chat_template_kwargs": {"enable_thinking": 1}}, "chat_template_kwargs", "invalid_value"),
@@ -74,6 +81,44 @@ def test_a_bad_parameter_is_refused_by_name(quiet, body, param, code, stream):
     error = error_of(quiet.chat(**{"messages": MESSAGES, "stream": stream, **body}), 400)
     assert (error["param"], error["code"]) == (param, code), error
     assert not quiet.engine.submitted
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [1] * 1000},
+        {"messages": [{"role": "user", "content": [1] * 1000}]},
+        {"messages": MESSAGES, "stop": [1] * 1000},
+        {"messages": MESSAGES, "logit_bias": dict.fromkeys(map(str, range(1000)), "x")},
+        {"messages": MESSAGES, **dict.fromkeys(map(str, range(1000)), 1)},
+        {"prompt": [1] * 1000 + ["x"]},
+        {"prompt": ["x"] * 1000 + [1]},
+        {"prompt": [["x"]] * 1000},
+    ],
+)
+def test_few_of_many_faults_are_collected(body):
+    schema = CompletionRequest if "prompt" in body else ChatRequest
+    try:
+        schema.model_validate(body).sampling_params()
+    except ValidationError as error:
+        assert error.error_count() <= 5
+    except RequestError:
+        pass
+    else:
+        pytest.fail("it was accepted")
+
+
+def test_a_list_that_is_too_long_is_told_so(quiet):
+    part = {"type": "text", "text": "x"}
+    for path, body in (
+        ("/v1/completions", {"prompt": [1] * (MAX_TOKENS + 1)}),
+        ("/v1/chat/completions", {"messages": MESSAGES * (MAX_MESSAGES + 1)}),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [part] * (MAX_MESSAGES + 1)}]},
+        ),
+    ):
+        assert "at most" in error_of(quiet.http.post(path, json=body), 400)["message"]
 
 
 @pytest.mark.parametrize(
