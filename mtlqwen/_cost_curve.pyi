@@ -10,6 +10,12 @@ class CostCurve:
     def has_plain(self) -> bool:
         """Whether a pass without drafts was measured."""
 
+    @property
+    def wants_plain(self) -> bool:
+        """Whether it was measured too seldom, or too long ago, to compare with: then the next pass
+        should have no drafts.
+        """
+
     def measure(self, num_rows: int, ns: float) -> None:
         """A pass took so long. ValueError unless num_sequences <= num_rows <= max_rows."""
 
@@ -22,5 +28,5 @@ class CostCurve:
         """How many drafts of each drafting sequence give the most expected tokens per time.
 
         rates: that the next draft of each is right, if those before it are; limits: most drafts of
-        each; room: rows of the pass beside one per sequence. Wants `has_plain`.
+        each; room: rows of the pass beside one per sequence.
         """

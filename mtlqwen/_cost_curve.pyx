@@ -2,10 +2,17 @@
 
 from libc.stdlib cimport calloc, free
 
-cdef double COST_MEMORY = 0.8  # weight of the measurements before the last
+# What holds a pass up from outside only makes it longer: the curve follows the quicker ones.
+cdef double FALL = 0.5  # weight of a measurement below what was known
+cdef double RISE = 0.1  # of one above, which counts at most as HELD_UP times that
+cdef double HELD_UP = 1.5
 cdef double FIRST_SLOPE = 0.1  # cost of a further row, of a pass with one row per sequence
 cdef double LEAST_GAIN = 1.02  # of expected tokens per time over plain decoding: less is noise
 cdef double LEAST_LIKELY = 0.05  # a draft less likely to count is not worth asking the price of
+
+cdef enum:
+    PLAIN_FIRST = 2  # passes without drafts before the first with some
+    PLAIN_EVERY = 32  # passes with drafts before another without
 
 
 cdef class CostCurve:
@@ -36,7 +43,11 @@ cdef class CostCurve:
 
     @property
     def has_plain(self):
-        return self.measured_ns[self.num_sequences] > 0
+        return self.num_plain > 0
+
+    @property
+    def wants_plain(self):
+        return self.num_plain < PLAIN_FIRST or self.since_plain >= PLAIN_EVERY
 
     def measure(self, Py_ssize_t num_rows, double ns):
         if not self.num_sequences <= num_rows <= self.max_rows:
@@ -44,9 +55,14 @@ cdef class CostCurve:
                 f"a pass of {num_rows} rows is not within {self.num_sequences} and {self.max_rows}"
             )
         cdef double last = self.measured_ns[num_rows]
-        if last > 0:  # a pass that something else held up tells little
-            ns = COST_MEMORY * last + (1 - COST_MEMORY) * min(ns, 2 * last)
+        if last > 0:
+            ns = last + (min(ns, HELD_UP * last) - last) * (FALL if ns < last else RISE)
         self.measured_ns[num_rows] = ns
+        if num_rows == self.num_sequences:
+            self.num_plain += 1
+            self.since_plain = 0
+        else:
+            self.since_plain += 1
         self.first = min(self.first, num_rows) if self.first else num_rows
         self.last = max(self.last, num_rows)
 

@@ -145,9 +145,9 @@ class Speculation:
         self._credit = min(self._credit + gain, MOST_CREDIT)
 
     def _may_try(self, live: Items[Sequence]) -> bool:
-        """Whether plain decoding has been measured, and drafting is not in debt to it."""
+        """Whether it is known what plain decoding takes, and drafting is not in debt to it."""
         curve = self._curves.get(len(live))
-        return self._credit > 0 and curve is not None and curve.has_plain
+        return self._credit > 0 and curve is not None and not curve.wants_plain
 
     def _propose(self, live: Items[Sequence], room: int) -> None:
         limits = [self._limit(sequence) for sequence in live]

@@ -294,6 +294,44 @@ def test_comes_back_when_drafts_get_right():
     assert width > 5 and time < 0.8
 
 
+@pytest.mark.parametrize("slope_ns", [CHEAP, 80_000, DEAR])
+@pytest.mark.parametrize("num_slow", [1, 5])
+def test_passes_that_were_held_up_before_the_first_drafts_cost_little(slope_ns, num_slow):
+    quick, passes = cost(slope_ns, 300_000), itertools.count()
+
+    def ns_of_rows(rows):
+        return quick(rows) * (3 if next(passes) < num_slow else 1)
+
+    time, _ = simulate(lambda position: 0.2, ns_of_rows, 1500)
+    assert time < 1.04
+
+
+def test_a_cost_curve_wants_passes_without_drafts_now_and_then():
+    curve = CostCurve(2, 16)
+    assert curve.wants_plain and not curve.has_plain
+    curve.measure(2, 1000)
+    assert curve.wants_plain and curve.has_plain
+    curve.measure(2, 1000)
+    for _ in range(3):
+        for _ in range(32):
+            assert not curve.wants_plain
+            curve.measure(6, 1500)
+        assert curve.wants_plain
+        curve.measure(2, 1000)
+
+
+def test_a_cost_curve_follows_quick_passes_soon_and_slow_ones_late():
+    curve = CostCurve(1, 16)
+    curve.measure(1, 1000)
+    curve.measure(1, 9000)
+    assert curve.ns(1) == pytest.approx(1050)
+    curve.measure(1, 650)
+    assert curve.ns(1) == pytest.approx(850)
+    for _ in range(100):
+        curve.measure(1, 2000)
+    assert curve.ns(1) == pytest.approx(2000, rel=0.01)
+
+
 def test_a_cost_curve_joins_what_was_measured():
     curve = CostCurve(1, 128)
     curve.measure(1, 1000)
