@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING
-from weakref import WeakMethod
+from weakref import WeakMethod, ref
 
 from .text import Delta, TextStream
 
@@ -187,7 +188,7 @@ class Courier:
     """Carries outputs from the engine's thread to an event loop: one wake-up per engine step."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
-        self._loop = loop
+        self._loop = ref(loop)  # the LLM keeps a courier for as long as there is its loop
         self._waiting: deque[tuple[Receiver, Output, float]] = deque()
         self._woken = False
 
@@ -196,10 +197,12 @@ class Courier:
         self._waiting.append((receiver, output, perf_counter()))
         if not self._woken:
             self._woken = True
-            try:
-                self._loop.call_soon_threadsafe(self._deliver)
-            except RuntimeError:  # the loop is closed: nobody is left to read
-                self._waiting.clear()
+            loop = self._loop()
+            with suppress(RuntimeError):  # the loop is closed
+                if loop is not None:
+                    loop.call_soon_threadsafe(self._deliver)
+                    return
+            self._waiting.clear()  # nobody is left to read
 
     def _deliver(self) -> None:
         # Cleared before reading: a post in between wakes the loop once more, for nothing at worst.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -130,6 +131,16 @@ def test_an_asyncio_stream_that_is_dropped_frees_its_slot(llm):
     asyncio.run(scenario())
     gc.collect()
     until_idle(llm)
+
+
+def test_an_event_loop_that_has_ended_is_let_go(llm):
+    async def scenario() -> weakref.ref:
+        await llm.agenerate(QUESTION, GREEDY)
+        return weakref.ref(asyncio.get_running_loop())
+
+    loop = asyncio.run(scenario())
+    gc.collect()
+    assert loop() is None
 
 
 @pytest.mark.parametrize(
