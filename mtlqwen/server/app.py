@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ValidationError
 
+from mtlqwen.errors import MtlqError
 from mtlqwen.llm import LLM
 
 from .errors import ApiError, install_handlers
@@ -30,6 +31,8 @@ def create_app(llm: LLM, *, api_key: str | None = None, aliases: Sequence[str] =
     api_key: what a client must send as bearer token or `x-api-key`; None lets everybody in.
     aliases: further names by which clients may ask for the model.
     """
+    if api_key == "":  # a variable that is not set, in a script: who sends no key would have it
+        raise MtlqError("the API key is empty; give one, or none to let everybody in")
     app = FastAPI(title="MTLQwen", openapi_url=None)
     install_handlers(app)
     app.include_router(_Routes(llm, aliases).router(api_key))

@@ -8,7 +8,8 @@ import pytest
 from pydantic import ValidationError
 from serving import serving
 
-from mtlqwen.errors import RequestError
+from mtlqwen.errors import MtlqError, RequestError
+from mtlqwen.server import create_app
 from mtlqwen.server.schema import MAX_MESSAGES, MAX_TOKENS, ChatRequest, CompletionRequest
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -150,6 +151,11 @@ def test_the_media_type_may_be_written_in_capitals(quiet):
 def test_a_web_page_s_form_is_refused(quiet):
     body = json.dumps({"messages": MESSAGES})
     error_of(quiet.http.post("/v1/chat/completions", content=body), 415)
+
+
+def test_an_empty_api_key_protects_nothing_and_is_refused(quiet):
+    with pytest.raises(MtlqError, match="API key is empty"):
+        create_app(quiet.llm, api_key="")
 
 
 def test_a_body_without_end_is_refused(serve, monkeypatch):
