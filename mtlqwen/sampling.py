@@ -28,6 +28,7 @@ from .errors import RequestError
 MAX_LOGPROBS = 20
 MAX_TOP_K = 2**31 - 1
 MAX_SHIFT = 1e6  # of temperature, penalties and biases: far from the limits of a float
+MAX_STOPS, MAX_STOP_CHARACTERS = 64, 256  # each token's text is held against all of them
 DECIMAL_ID = re.compile("[0-9]{1,10}")
 
 
@@ -134,8 +135,13 @@ def _checked_bias(bias: Mapping[Any, Any]) -> dict[int, float]:
 
 def _checked_stop(stop: str | Iterable[str]) -> tuple[str, ...]:
     strings = (stop,) if isinstance(stop, str) else _as_tuple(stop)
-    if strings is None or not all(isinstance(s, str) and s for s in strings):
-        raise _refusal("stop", stop, "a string or a list of strings, none of them empty")
+    if (
+        strings is None
+        or len(strings) > MAX_STOPS
+        or not all(isinstance(s, str) and 0 < len(s) <= MAX_STOP_CHARACTERS for s in strings)
+    ):
+        wanted = f"a string or up to {MAX_STOPS}, of 1 to {MAX_STOP_CHARACTERS} characters each"
+        raise _refusal("stop", stop, wanted)
     return strings
 
 

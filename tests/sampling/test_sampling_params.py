@@ -20,7 +20,7 @@ from mtlqwen.errors import RequestError
             [{-1: 1}, {"x": 1}, {"٣": 1}, {"3" * 5000: 1}, {1: "x"}, {1.5: 1}, [1], None],
         ),
         ("seed", [1.5, "1", 1 << 64, -(1 << 63) - 1, True]),
-        ("stop", ["", ["a", ""], [1], 3, None, b"a", {"a": 1}]),
+        ("stop", ["", ["a", ""], [1], 3, None, b"a", {"a": 1}, ["a"] * 65, "a" * 257]),
         ("stop_ids", [[-1], ["1"], 3, [1.5], b"a", {1: 1}]),
         ("ignore_eos", [1, None]),
         ("logprobs", [-1, 21, True, 1.0]),
@@ -42,6 +42,7 @@ def test_a_long_value_is_told_in_short():
 def test_equivalent_forms_are_made_one():
     assert SamplingParams(stop="a").stop == ("a",)
     assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")
+    assert len(SamplingParams(stop=["a" * 256] * 64).stop) == 64
     assert SamplingParams(stop_ids=[3]).stop_ids == (3,)
     assert SamplingParams(logit_bias={"100": 5, 7: -1}).logit_bias == {100: 5.0, 7: -1.0}
     assert SamplingParams(seed=-1).seed == -1
