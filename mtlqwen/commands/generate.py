@@ -110,7 +110,7 @@ def _read_prompt(prompt: str | None, prompt_file: Any) -> str:
 def _parse_ids(text: str) -> list[int]:
     parts = [part for part in re.split(r"[,\s]+", text) if part]
     for part in parts:
-        if not part.isascii() or not part.isdigit():
+        if not re.fullmatch("[0-9]{1,10}", part):
             raise click.UsageError(f"--ids: {part[:20]!r} is not a token id")
     return [int(part) for part in parts]
 

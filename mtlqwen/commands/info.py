@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from .options import model_option
+from .options import FilePath, model_option
 
 
 @click.command()
-@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.argument("file", required=False, type=FilePath(path_type=Path))
 @model_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(file: Path | None, model: Path | None, as_json: bool) -> None:

@@ -34,6 +34,15 @@ class ByteSize(click.ParamType):
         return int(float(match[1]) * BYTES_OF_UNIT[match[2].upper()])
 
 
+class FilePath(click.Path):
+    """A path; not "", as of a script's variable that is not set: it would be the directory here."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("it is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class IntList(click.ParamType):
     """Whole numbers, separated by commas."""
 
@@ -77,7 +86,7 @@ def engine_option(*names: str, **attributes: Any) -> Decorator[Any]:
 model_option = click.option(
     "-m",
     "--model",
-    type=click.Path(path_type=Path),
+    type=FilePath(path_type=Path),
     help="GGUF file; of a split model the first part.  [default: the bundled demo model]",
 )
 

@@ -9,6 +9,7 @@ import click
 
 from .options import (
     ByteSize,
+    FilePath,
     context_option,
     device_options,
     draft_options,
@@ -51,7 +52,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 @engine_option("--prefix-memory", type=ByteSize(), help="Budget of the prefix cache's snapshots.")
 @engine_option(
     "--prefix-cache-dir",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FilePath(file_okay=False, path_type=Path),
     help="Keep the prefix cache here across restarts.",
 )
 @context_option
