@@ -33,7 +33,7 @@ PAGE_BYTES_INDEX = 2  # of the function constant of kernels that touch the K/V c
 # faster (its cost does not depend on the number of rows up to its height).
 MAX_VECTOR_ROWS = 4
 # Four rows of W a SIMD group instead of two: x is read half as often, and more bytes are in flight.
-# M1 and M2 would lose occupancy with the types that keep 32 weights of a row in a lane.
+# Not for types that keep 32 weights of a row in a lane: they have enough, and lose occupancy.
 WIDE_TYPES = frozenset({"f32", "f16", "bf16", "q8_0", "q4_0", "iq4_xs"})
 FULL_SIMDGROUPS_PER_CORE = 24
 
@@ -112,7 +112,7 @@ def _linear_vector(gpu: Gpu, weight_type: str, out_dim: int, max_rows: int) -> L
     rows, suffix = 2, f"mv{max_rows}"
     if (
         max_rows == 1
-        and (weight_type in WIDE_TYPES or gpu.family >= APPLE9)
+        and weight_type in WIDE_TYPES
         and out_dim >= 4 * FULL_SIMDGROUPS_PER_CORE * gpu.num_cores
     ):
         rows, suffix = 4, "mv1_wide"

@@ -106,10 +106,17 @@ kernel void linear_mv(device const uint *header [[buffer(0)]],
     }
 }
 
-#define INSTANCE(type, Format)                                             \
-    INSTANTIATE("linear_" #type "_mv1", linear_mv<unit_##type, 1, 2>)      \
-    INSTANTIATE("linear_" #type "_mv1_wide", linear_mv<unit_##type, 1, 4>) \
-    INSTANTIATE("linear_" #type "_mv2", linear_mv<unit_##type, 2, 2>)      \
-    INSTANTIATE("linear_" #type "_mv3", linear_mv<unit_##type, 3, 2>)      \
+#define INSTANCE(type, Format)                                        \
+    INSTANTIATE("linear_" #type "_mv1", linear_mv<unit_##type, 1, 2>) \
+    INSTANTIATE("linear_" #type "_mv2", linear_mv<unit_##type, 2, 2>) \
+    INSTANTIATE("linear_" #type "_mv3", linear_mv<unit_##type, 3, 2>) \
     INSTANTIATE("linear_" #type "_mv4", linear_mv<unit_##type, 4, 2>)
 FOR_EACH_FORMAT(INSTANCE)
+
+#define WIDE(type) INSTANTIATE("linear_" #type "_mv1_wide", linear_mv<unit_##type, 1, 4>)
+WIDE(f32)
+WIDE(f16)
+WIDE(bf16)
+WIDE(q8_0)
+WIDE(q4_0)
+WIDE(iq4_xs)

@@ -1,8 +1,8 @@
 /* units.h: what one lane reads of a row of W in one step of a matrix-vector product.
  *
  * A unit is VALUES weights; consecutive lanes take consecutive units, so that the lanes of a SIMD
- * group read every byte of some hundreds of bytes once, and x in runs of 64 bytes and more.
- * A row of W is a multiple of 256 weights. A unit is decoded in parts of eight:
+ * group read every byte of some hundreds of bytes once; of x, the two loads of a part take whole
+ * lines of 128 bytes. A row of W is a multiple of 256 weights. A unit is decoded in parts of eight:
  *   load(row, unit)         everything that memory has to give, at once: many bytes in flight;
  *   position(unit, part)    index in x of the part's first four values, HIGH before the other four;
  *                           signed, so that compilers may add the part's share in the load;
@@ -93,57 +93,57 @@ inline void biased_scales(device const uchar *block, uint side, float odd_unit,
     offsets = factors * -1024.0f - bytes(n.y, 0.0f) * float(d.y);
 }
 
-/* Four values of each half of four sub-blocks; a part is of one. Scale and minimum are applied to
- * the weights, which is cheaper than to the dots from two rows of x on. */
+/* Eight values of each of four sub-blocks; a part is of one. Scale and minimum are applied to the
+ * weights, which is cheaper than to the dots from two rows of x on. */
 struct unit_q4_k {
-    enum { VALUES = 32, RUN = 4, HIGH = 16, USES_TABLE = 0 };
-    uint4 q;
+    enum { VALUES = 32, RUN = 4, HIGH = 4, USES_TABLE = 0 };
+    uint2 q[2];
     float4 factors, offsets; /* of 1024 + q; of 1024 + 16 q in odd parts */
     inline void load(device const uchar *row, uint unit)
     {
         device const uchar *block = row + unit / 8 * 144;
         const uint side = unit % 8 / 4;
-        device const uint *words = (device const uint *)(block + 16 + 64 * side) + unit % 4;
-        q = uint4(words[0], words[4], words[8], words[12]);
+        device const uint2 *words = (device const uint2 *)(block + 16 + 64 * side) + unit % 4;
+        q[0] = words[0];
+        q[1] = words[4];
         biased_scales(block, side, 1.0f / 16, factors, offsets);
     }
     static inline int position(uint unit, uint part)
     {
-        return int(unit / 4 * 128 + unit % 4 * 4) + int(part * 32);
+        return int(unit / 4 * 128 + unit % 4 * 8) + int(part * 32);
     }
     inline void decode(uint part, threadgroup const float *, thread float4 *w)
     {
-        const uint low = q[part / 2 * 2], high = q[part / 2 * 2 + 1];
+        const uint2 words = q[part / 2];
         const float factor = factors[part], offset = offsets[part];
-        w[0] = part % 2 ? biased_fields<0xF0>(low) : biased_fields<0x0F>(low);
-        w[1] = part % 2 ? biased_fields<0xF0>(high) : biased_fields<0x0F>(high);
+        w[0] = part % 2 ? biased_fields<0xF0>(words.x) : biased_fields<0x0F>(words.x);
+        w[1] = part % 2 ? biased_fields<0xF0>(words.y) : biased_fields<0x0F>(words.y);
         w[0] = affine(w[0], factor, offset);
         w[1] = affine(w[1], factor, offset);
     }
     inline float add(uint, float2 dot, float sum) { return sum + (dot.x + dot.y); }
 };
 
-/* As Q4_K, with a fifth bit from another two words. */
+/* As Q4_K, with a fifth bit from another eight bytes. */
 struct unit_q5_k {
-    enum { VALUES = 32, RUN = 4, HIGH = 16, USES_TABLE = 0 };
-    uint4 q;
-    uint2 fifth;             /* bit `part` of each byte is of that part */
+    enum { VALUES = 32, RUN = 4, HIGH = 4, USES_TABLE = 0 };
+    uint2 q[2], fifth;       /* bit `part` of each byte of fifth is of that part */
     float4 factors, offsets; /* of 1024 + q */
     inline void load(device const uchar *row, uint unit)
     {
         device const uchar *block = row + unit / 8 * 176;
         const uint side = unit % 8 / 4;
-        device const uint *bits = (device const uint *)(block + 16) + unit % 4;
-        device const uint *words = (device const uint *)(block + 48 + 64 * side) + unit % 4;
-        fifth = uint2(bits[0], bits[4]) >> 4 * side;
-        q = uint4(words[0], words[4], words[8], words[12]);
+        device const uint2 *words = (device const uint2 *)(block + 48 + 64 * side) + unit % 4;
+        fifth = ((device const uint2 *)(block + 16))[unit % 4] >> 4 * side;
+        q[0] = words[0];
+        q[1] = words[4];
         biased_scales(block, side, 1.0f, factors, offsets);
     }
     static inline int position(uint unit, uint part) { return unit_q4_k::position(unit, part); }
     inline void decode(uint part, threadgroup const float *, thread float4 *w)
     {
-        const uint2 nibbles = uint2(q[part / 2 * 2], q[part / 2 * 2 + 1]) >> part % 2 * 4;
-        const uint2 words = (nibbles & 0x0F0F0F0F) | (fifth << (4 - part) & 0x10101010);
+        const uint2 words = (q[part / 2] >> part % 2 * 4 & 0x0F0F0F0F) |
+                            (fifth << (4 - part) & 0x10101010);
         w[0] = affine(biased_fields<0xFF>(words.x), factors[part], offsets[part]);
         w[1] = affine(biased_fields<0xFF>(words.y), factors[part], offsets[part]);
     }
@@ -169,7 +169,10 @@ struct unit_q6_k {
         low_scales = signed_bytes(load_word(scales)) * d;
         high_scales = signed_bytes(load_word(scales + 4)) * d;
     }
-    static inline int position(uint unit, uint part) { return unit_q4_k::position(unit, part); }
+    static inline int position(uint unit, uint part)
+    {
+        return int(unit / 4 * 128 + unit % 4 * 4) + int(part * 32);
+    }
     inline void decode(uint part, threadgroup const float *, thread float4 *w)
     {
         const uint a = (part % 2 ? q.z : q.x) >> part / 2 * 4 & 0x0F0F0F0F;

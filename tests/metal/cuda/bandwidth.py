@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mtlqwen.metal_geometry import ARGS_BUFFER, TYPES, Launch
+from mtlqwen.metal_geometry import ARGS_BUFFER, MAX_VECTOR_ROWS, TYPES, WIDE_TYPES, Launch
 
 from ..blocks import random_rows
 from ..cases_rows import header, normal, rng_of
@@ -101,8 +101,8 @@ def variants(weight_type: str, out_dim: int) -> list[tuple[Launch, int]]:
         grid = (-(-out_dim // (2 * rows_of_w)), 1, 1)
         return Launch("linear_mv", f"linear_{weight_type}_{suffix}", grid, 64)
 
-    few_rows = [(launch(f"mv{rows}", 2), rows) for rows in (1, 2, 3, 4)]
-    return [(launch("mv1_wide", 4), 1), *few_rows]
+    result = [(launch(f"mv{rows}", 2), rows) for rows in range(1, MAX_VECTOR_ROWS + 1)]
+    return [*result, (launch("mv1_wide", 4), 1)] if weight_type in WIDE_TYPES else result
 
 
 def time_shape(library: Library, weight_type: str, out_dim: int, in_dim: int, copy: float) -> int:
