@@ -142,6 +142,11 @@ class Engine:
         return self._failure is None and not self._closed
 
     @property
+    def max_context(self) -> int:
+        """Most tokens of one request, prompt and answer: as a slot and the K/V memory have room."""
+        return self.memory.max_context
+
+    @property
     def stats(self) -> Stats:
         """The engine's counters; this call brings the gauges up to date."""
         stats, memory = self._stats, self.memory

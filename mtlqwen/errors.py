@@ -25,10 +25,10 @@ class RequestError(MtlqError, ValueError):
 
 
 def context_exceeded(limit: int) -> RequestError:
-    """That a prompt has more than `limit` tokens, however many; the context has one more."""
+    """That a prompt has more than `limit` tokens, however many, with one more to generate."""
     return RequestError(
-        f"the prompt has more than {limit} tokens, which with one to generate exceeds the context "
-        f"of {limit + 1} tokens; shorten the prompt or raise the limit",
+        f"the prompt has more than {limit} tokens, which with one to generate exceeds the "
+        f"{limit + 1} that fit; shorten the prompt, or raise the context or the K/V memory",
         param="prompt",
         code="context_length_exceeded",
     )

@@ -120,14 +120,14 @@ class Generation:
         return Completion(
             text="".join(self._parts["content"]),
             reasoning="".join(self._parts["reasoning"]),
-            token_ids=self.token_ids,
+            token_ids=self.token_ids.copy(),
             finish_reason=self.finish_reason or "unfinished",
             stop=self._text.stopped,
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self.cached_tokens,
             time_to_first_token_s=self._first_s - self._start_s,
             decode_s=self._last_s - self._first_s,
-            logprobs=self._logprobs if self._wants_logprobs else None,
+            logprobs=self._logprobs.copy() if self._wants_logprobs else None,
         )
 
 

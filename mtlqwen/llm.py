@@ -122,7 +122,7 @@ class LLM:
     @property
     def max_context(self) -> int:
         """Most tokens of one request, prompt and answer together."""
-        return self.engine.runner.max_context
+        return self.engine.max_context
 
     # ---- prompts -------------------------------------------------------------------------------
 

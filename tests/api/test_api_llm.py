@@ -60,6 +60,15 @@ def test_a_stream_says_what_generate_says(llm):
     assert (parts["content"], parts["reasoning"]) == (whole.text, whole.reasoning)
 
 
+def test_what_was_read_so_far_stays_what_it_was(llm):
+    with llm.stream(QUESTION, SamplingParams(max_tokens=20, logprobs=1, ignore_eos=True)) as stream:
+        next(stream)
+        early = stream.partial()
+        num_tokens = len(early.token_ids)
+        assert len(stream.completion().token_ids) == 20
+    assert num_tokens == len(early.token_ids) == len(early.logprobs) < 20
+
+
 def test_the_figures_are_there(llm):
     done = llm.generate(QUESTION, SamplingParams(max_tokens=20, ignore_eos=True))
     assert done.generated_tokens == 20
@@ -178,9 +187,19 @@ def test_a_prompt_one_short_of_the_context_yields_one_token():  # A8
 
 @pytest.mark.parametrize("raw", [False, True])
 def test_a_text_far_beyond_the_context_is_refused_without_counting_it(llm, raw):
-    with pytest.raises(RequestError, match=r"more than 8191 tokens.* context of 8192") as refused:
+    with pytest.raises(RequestError, match=r"more than 8191 tokens.* exceeds the 8192") as refused:
         llm.prompt("word " * 2_000_000, raw=raw)
     assert refused.value.code == "context_length_exceeded"
+
+
+def test_the_context_is_what_the_kv_memory_holds_where_that_is_less():
+    with LLM(ctx=1024, threads=1) as llm:
+        assert llm.max_context == 1024
+        bundle_bytes = llm.engine.runner.bundle_bytes
+    with LLM(ctx=1024, kv_memory=2 * bundle_bytes, threads=1) as llm:
+        assert llm.max_context == 256
+        with pytest.raises(RequestError, match="exceeds the 256 that fit"):
+            llm.generate("word " * 1000)
 
 
 def test_settings_that_cannot_hold_are_refused(tmp_path):
