@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from mtlqwen.errors import MtlqError
 from mtlqwen.llm import LLM
+from mtlqwen.sampling import SamplingParams
 
 from .errors import ApiError, install_handlers
 from .objects import ChatObjects, TextObjects
@@ -22,7 +23,7 @@ from .schema import ChatRequest, CompletionRequest, GenerationRequest
 
 MAX_BODY_BYTES = 16 * 2**20
 
-Body = TypeVar("Body", bound=BaseModel)
+Body = TypeVar("Body", bound=GenerationRequest)
 
 
 def create_app(llm: LLM, *, api_key: str | None = None, aliases: Sequence[str] = ()) -> FastAPI:
@@ -70,19 +71,20 @@ class _Routes:
         return JSONResponse(self._models[self._served(name)])
 
     async def chat_completions(self, request: Request) -> Response:
-        body = await _read(request, ChatRequest)
+        body, params = await _read(request, ChatRequest)
         messages = [message.model_dump(exclude_none=True) for message in body.messages]
         return await self._reply(
-            body, ChatObjects, messages, template_kwargs=body.chat_template_kwargs
+            body, params, ChatObjects, messages, template_kwargs=body.chat_template_kwargs
         )
 
     async def completions(self, request: Request) -> Response:
-        body = await _read(request, CompletionRequest)
-        return await self._reply(body, TextObjects, body.prompt, raw=True)
+        body, params = await _read(request, CompletionRequest)
+        return await self._reply(body, params, TextObjects, body.prompt, raw=True)
 
     async def _reply(
         self,
         body: GenerationRequest,
+        params: SamplingParams,
         objects: type[ChatObjects] | type[TextObjects],
         prompt: Any,
         **prompt_kwargs: Any,
@@ -90,7 +92,7 @@ class _Routes:
         model = self._served(body.model)
         if not self._llm.engine.alive:
             raise ApiError(503, "the engine has stopped", code="engine_stopped")
-        stream = await self._llm.astream(prompt, body.sampling_params(), **prompt_kwargs)
+        stream = await self._llm.astream(prompt, params, **prompt_kwargs)
         return Reply(stream, objects(model), body)
 
     def _served(self, name: str | None) -> str:
@@ -116,8 +118,10 @@ class _Routes:
         }
 
 
-async def _read(request: Request, schema: type[Body]) -> Body:
-    """The body, checked against `schema`; a web page may send other types without being asked."""
+async def _read(request: Request, schema: type[Body]) -> tuple[Body, SamplingParams]:
+    """The body, checked against `schema`, and how it wants its tokens chosen; a web page may send
+    other media types without being asked.
+    """
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise ApiError(415, "send the body with Content-Type: application/json")
@@ -130,9 +134,14 @@ async def _read(request: Request, schema: type[Body]) -> Body:
             )
     try:
         # A long one takes a second: not on the loop.
-        return await asyncio.to_thread(schema.model_validate_json, body)
+        return await asyncio.to_thread(_checked, schema, body)
     except ValidationError as error:
         raise ApiError.of_validation(error) from error
+
+
+def _checked(schema: type[Body], body: bytearray) -> tuple[Body, SamplingParams]:
+    request = schema.model_validate_json(body)
+    return request, request.sampling_params()
 
 
 def _key_check(api_key: str) -> Any:
