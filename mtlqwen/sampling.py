@@ -28,6 +28,7 @@ from .errors import RequestError
 MAX_LOGPROBS = 20
 MAX_TOP_K = 2**31 - 1
 MAX_SHIFT = 1e6  # of temperature, penalties and biases: far from the limits of a float
+MAX_BIASES = 1 << 16
 MAX_STOPS, MAX_STOP_CHARACTERS = 64, 256  # each token's text is held against all of them
 DECIMAL_ID = re.compile("[0-9]{1,10}")
 
@@ -118,8 +119,9 @@ def _refusal(name: str, value: object, wanted: str) -> RequestError:
 
 def _checked_bias(bias: Mapping[Any, Any]) -> dict[int, float]:
     """Keys may be ids or, as in JSON, ids in decimal digits."""
-    if not isinstance(bias, Mapping):
-        raise _refusal("logit_bias", bias, "a mapping of token ids to numbers")
+    if not isinstance(bias, Mapping) or len(bias) > MAX_BIASES:
+        wanted = f"a mapping of up to {MAX_BIASES} token ids to numbers"
+        raise _refusal("logit_bias", bias, wanted)
     checked = {}
     for key, value in bias.items():
         token = int(key) if isinstance(key, str) and DECIMAL_ID.fullmatch(key) else key

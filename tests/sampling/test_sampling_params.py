@@ -17,7 +17,17 @@ from mtlqwen.errors import RequestError
         ("repetition_penalty", [0, -1, 1e-300, float("inf")]),
         (
             "logit_bias",
-            [{-1: 1}, {"x": 1}, {"٣": 1}, {"3" * 5000: 1}, {1: "x"}, {1.5: 1}, [1], None],
+            [
+                {-1: 1},
+                {"x": 1},
+                {"٣": 1},
+                {"3" * 5000: 1},
+                {1: "x"},
+                {1.5: 1},
+                [1],
+                None,
+                dict.fromkeys(range(65537), 1),
+            ],
         ),
         ("seed", [1.5, "1", 1 << 64, -(1 << 63) - 1, True]),
         ("stop", ["", ["a", ""], [1], 3, None, b"a", {"a": 1}, ["a"] * 65, "a" * 257]),
