@@ -55,11 +55,11 @@ inline float4 signed_bytes(uint word)
     return bytes(word ^ 0x80808080, -128.0f);
 }
 
-/* Four bytes from an even address. */
+/* Four bytes from an even address: a packed vector is aligned as its elements. */
 inline uint load_word(device const uchar *p)
 {
-    device const ushort *halves = (device const ushort *)p;
-    return uint(halves[0]) | uint(halves[1]) << 16;
+    const ushort2 halves = *(device const packed_ushort2 *)p;
+    return as_type<uint>(halves);
 }
 
 inline float load_half(device const uchar *p)

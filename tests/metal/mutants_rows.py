@@ -124,9 +124,8 @@ MUTANTS = [
     Mutant(
         "Q6_K is read in aligned words",
         "formats.h",
-        "    device const ushort *halves = (device const ushort *)p;\n"
-        "    return uint(halves[0]) | uint(halves[1]) << 16;",
-        "    return *(device const uint *)p;",
+        "*(device const packed_ushort2 *)p",
+        "*(device const ushort2 *)p",
         "linear_mv q6_k",
         "asan",
     ),

@@ -198,6 +198,7 @@ typedef metal_emulator::Vector<float, 2> m_float2;
 typedef metal_emulator::Vector<float, 4> m_float4;
 typedef metal_emulator::Vector<half, 2> m_half2;
 typedef metal_emulator::Vector<half, 4> m_half4;
+typedef metal_emulator::Vector<ushort, 2> m_ushort2;
 typedef metal_emulator::Vector<uint, 2> m_uint2;
 typedef metal_emulator::Vector<uint, 3> m_uint3;
 typedef metal_emulator::Vector<uint, 4> m_uint4;
@@ -205,8 +206,14 @@ typedef metal_emulator::Vector<uint, 4> m_uint4;
 #define float4 m_float4
 #define half2 m_half2
 #define half4 m_half4
+#define ushort2 m_ushort2
 #define uint2 m_uint2
 #define uint3 m_uint3
 #define uint4 m_uint4
+
+struct packed_ushort2 {
+    ushort x, y;
+    M_INLINE operator ushort2() const { return ushort2(x, y); }
+};
 
 #include "metal_cuda_simd.h"

@@ -55,6 +55,7 @@ using vec = T __attribute__((ext_vector_type(N)));
     typedef metal::vec<T, 3> T##3; \
     typedef metal::vec<T, 4> T##4;
 M_VECTORS(float) M_VECTORS(half) M_VECTORS(uchar) M_VECTORS(ushort) M_VECTORS(int) M_VECTORS(uint)
+typedef ushort packed_ushort2 __attribute__((ext_vector_type(2), aligned(2)));
 
 namespace metal_emulator {
 
