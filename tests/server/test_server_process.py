@@ -46,7 +46,7 @@ def test_a_signal_ends_the_server_in_order(process, number):
         next(lines)
         process.send_signal(number)
         events = [line[6:] for line in lines if line.startswith("data: ")]
-    assert len(events) > 10  # the answer went on for the grace period
+    assert len(events) > 5  # the answer went on for the grace period; without one 3 at most
     assert json.loads(events[-1])["error"]["code"] == "server_stopping"
     rest, errors = process.communicate(timeout=20)
     assert (rest, process.returncode) == ("closed\n", 0)
