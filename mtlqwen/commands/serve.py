@@ -82,6 +82,7 @@ def serve(
     ):
         if host not in LOOPBACK and api_key is None:
             click.echo(f"mtlqwen: anybody who reaches {host} may use this: set --api-key", err=True)
+        app = create_app(llm, api_key=api_key, aliases=alias)
         listener.listen()  # from the message on, clients may connect
         shown = f"[{host}]" if ":" in host else host
         click.echo(
@@ -89,5 +90,4 @@ def serve(
             "(Ctrl-C stops)",
             err=True,
         )
-        app = create_app(llm, api_key=api_key, aliases=alias)
         run(app, listener, llm.engine.close, log_level="info" if verbose else "warning")

@@ -145,7 +145,7 @@ def _checked(schema: type[Body], body: bytearray) -> tuple[Body, SamplingParams]
 
 
 def _key_check(api_key: str) -> Any:
-    expected = api_key.encode()
+    expected = api_key.encode(errors="surrogateescape")  # the bytes of the command line
 
     async def check(request: Request) -> None:
         # Header bytes come decoded as Latin-1.

@@ -333,6 +333,12 @@ def test_serve_answers_until_it_is_told_to_stop():
     assert (process.returncode, rest) == (0, ("", ""))
 
 
+def test_serve_refuses_an_empty_key_before_it_says_that_it_serves():
+    done = mtlqwen("serve", "--port", "0", "--api-key", "")
+    assert done.returncode == 1
+    assert "the API key is empty" in done.stderr and "serving" not in done.stderr
+
+
 def test_serve_says_when_the_port_is_taken():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = mtlqwen("serve", "--port", str(taken.getsockname()[1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from pydantic import ValidationError
@@ -175,9 +176,9 @@ def test_unknown_paths_methods_and_models_get_error_objects(quiet):
     assert "tiny" in error["message"]
 
 
-def test_the_key_is_asked_for_in_either_header(serve):
-    served = serve(END, app={"api_key": "secrét"})
-    key = "secrét".encode()
+@pytest.mark.parametrize("key", ["secrét".encode(), b"\xff"])
+def test_the_key_is_asked_for_in_either_header(serve, key):
+    served = serve(END, app={"api_key": os.fsdecode(key)})
     assert error_of(served.http.get("/v1/models"), 401)["code"] == "invalid_api_key"
     for headers in ([("authorization", b"Bearer " + key)], [("x-api-key", key)]):
         assert served.http.get("/v1/models", headers=headers).status_code == 200
