@@ -100,7 +100,8 @@ class Conversation:
         try:
             stream = self._llm.stream(asked, self._params, thinking=self._thinking)
         except RequestError as error:
-            click.echo(f"mtlqwen: {error}; /clear starts anew", err=True)
+            hint = "; /clear starts anew" if error.code == "context_length_exceeded" else ""
+            click.echo(f"mtlqwen: {error}{hint}", err=True)
             return
         except KeyboardInterrupt:  # while a long conversation is tokenised
             click.echo()

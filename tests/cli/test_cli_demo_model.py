@@ -180,7 +180,14 @@ def test_chat_asks_on_after_a_line_that_is_no_text():
     lines = "\udcff\nCount from 1 to 3.\n"
     done = mtlqwen("chat", "--no-think", stdin=lines, env=strict, errors="surrogateescape")
     assert (done.returncode, done.stdout) == (0, "1, 2, 3\n")
-    assert "unpaired surrogate" in done.stderr
+    assert "unpaired surrogate" in done.stderr and "/clear" not in done.stderr
+
+
+def test_chat_tells_how_to_go_on_from_a_full_context():
+    lines = "My name is Rosa. " * 60 + "\nCount from 1 to 3.\n"
+    done = mtlqwen("chat", "--no-think", "--ctx", "128", stdin=lines)
+    assert (done.returncode, done.stdout) == (0, "1, 2, 3\n")
+    assert "/clear starts anew" in done.stderr
 
 
 def test_chat_on_a_terminal_survives_ctrl_c_and_leaves_on_ctrl_d(heed_signals):
