@@ -2,9 +2,8 @@
 
 from libc.stdlib cimport calloc, free
 
-# What holds a pass up from outside only makes it longer: the curve follows the quicker ones.
-cdef double FALL = 0.5  # weight of a measurement below what was known
-cdef double RISE = 0.1  # of one above, which counts at most as HELD_UP times that
+# What holds a pass up, cold caches first of all, only makes it longer: a quicker one is believed.
+cdef double RISE = 0.1  # weight of a slower one, which counts at most as HELD_UP times what was known
 cdef double HELD_UP = 1.5
 cdef double FIRST_SLOPE = 0.1  # cost of a further row, of a pass with one row per sequence
 cdef double LEAST_GAIN = 1.02  # of expected tokens per time over plain decoding: less is noise
@@ -55,8 +54,8 @@ cdef class CostCurve:
                 f"a pass of {num_rows} rows is not within {self.num_sequences} and {self.max_rows}"
             )
         cdef double last = self.measured_ns[num_rows]
-        if last > 0:
-            ns = last + (min(ns, HELD_UP * last) - last) * (FALL if ns < last else RISE)
+        if 0 < last < ns:
+            ns = last + RISE * (min(ns, HELD_UP * last) - last)
         self.measured_ns[num_rows] = ns
         if num_rows == self.num_sequences:
             self.num_plain += 1
