@@ -109,7 +109,8 @@ device_options = _together(
 context_option = engine_option(
     "--ctx",
     type=click.IntRange(min=1),
-    help="Most tokens of prompt and answer.  [default: 65536, or the model's limit]",
+    help="Most tokens of prompt and answer, in blocks of 128.  "
+    "[default: 65536, or the model's limit]",
 )
 
 
