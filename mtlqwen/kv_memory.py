@@ -49,12 +49,11 @@ class KVMemory:
         memory_bytes = runner.device.info.memory_bytes
         if prefix_memory_bytes is None:
             prefix_memory_bytes = memory_bytes // 8
-        for name, value, low in (
-            ("prefix_memory", prefix_memory_bytes, 0),
-            ("prefix_chunk_tokens", prefix_chunk_tokens, 1),
-        ):
-            if not is_integer(value, low, sys.maxsize):
-                raise MtlqError(misfit(name, value, an_integer(low, sys.maxsize)))
+        else:
+            self._check_prefix_memory(prefix_memory_bytes, prefix_cache_dir)
+        if not is_integer(prefix_chunk_tokens, 1, sys.maxsize):
+            wanted = an_integer(1, sys.maxsize)
+            raise MtlqError(misfit("prefix_chunk_tokens", prefix_chunk_tokens, wanted))
         max_bundles = self._max_bundles(kv_memory_bytes, memory_bytes)
         # A request may use what the pool can hold, also where a slot has room for more.
         self.max_context = min(runner.max_context, max_bundles * runner.block_tokens)
@@ -261,6 +260,17 @@ class KVMemory:
                 f"{self.block_tokens} tokens takes {bundle_bytes} bytes"
             )
         return min(kv_memory_bytes // bundle_bytes, useful)
+
+    def _check_prefix_memory(self, num_bytes: int, directory: str | Path | None) -> None:
+        if not is_integer(num_bytes, 0, sys.maxsize):
+            raise MtlqError(misfit("prefix_memory", num_bytes, an_integer(0, sys.maxsize)))
+        if 0 < num_bytes < self.runner.state_bytes:
+            raise MtlqError(
+                f"prefix_memory of {num_bytes} bytes holds no snapshot: one takes "
+                f"{self.runner.state_bytes} bytes; 0 turns the prefix cache off"
+            )
+        if num_bytes == 0 and directory is not None:
+            raise MtlqError(f"prefix_cache_dir {directory} has no effect with prefix_memory 0")
 
     def _max_runs(self) -> int:
         """Mappings per cache and layer within the system's limit.

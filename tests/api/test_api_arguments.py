@@ -28,7 +28,7 @@ WRONG_INTEGERS = ["2", True, -1, 1.5, 10**30]
         ("max_slots", ["2", True, -1, 1.5, None, 0]),
         ("pass_tokens", [*WRONG_INTEGERS, None, 0]),
         ("kv_memory", ["1G", True, -1, 1.5, 0, 100]),
-        ("prefix_memory", ["1G", *WRONG_INTEGERS]),
+        ("prefix_memory", ["1G", *WRONG_INTEGERS, 100]),
         ("draft", [5, True, "", ["ngram"]]),
     ],
 )
@@ -37,6 +37,11 @@ def test_a_setting_is_refused_by_name(name, values):
         with pytest.raises(MtlqError, match=name) as refused:
             LLM(**{"ctx": 256, "threads": 1, name: value})
         assert str(value) in str(refused.value)
+
+
+def test_a_directory_for_a_cache_that_is_off_is_refused(tmp_path):
+    with pytest.raises(MtlqError, match=r"prefix_cache_dir .* has no effect with prefix_memory 0"):
+        LLM(ctx=256, threads=1, prefix_memory=0, prefix_cache_dir=tmp_path)
 
 
 @pytest.mark.parametrize("width", [*WRONG_INTEGERS, 16])
