@@ -136,8 +136,8 @@ class LLM:
     ) -> Prompt:
         """The token ids of `prompt`, with what the engine and the reader need to know about them.
 
-        Raises RequestError for a prompt without tokens, one the template refuses, unknown ids, or
-        keywords that would have no effect.
+        Raises RequestError for a prompt without tokens, text that the context cannot hold, messages
+        that the template refuses, unknown ids, or keywords that would have no effect.
         """
         _check_keywords(thinking, raw, template_kwargs)
         is_text = isinstance(prompt, str)
