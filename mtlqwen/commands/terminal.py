@@ -31,8 +31,9 @@ class Reporter:
         """Shows `what` while the block runs."""
         if self.is_terminal:
             from rich.console import Console
+            from rich.markup import escape
 
-            with Console(stderr=True).status(what):
+            with Console(stderr=True).status(escape(what)):
                 yield
         else:
             if self.enabled:
@@ -47,10 +48,11 @@ class Reporter:
                 yield lambda done, total: None
             return
         from rich.console import Console
+        from rich.markup import escape
         from rich.progress import Progress
 
         with Progress(console=Console(stderr=True), transient=True) as bars:
-            bar = bars.add_task(what)
+            bar = bars.add_task(escape(what))
             yield lambda done, total: bars.update(bar, completed=done, total=total)
 
     def figures(self, done: Completion) -> None:
