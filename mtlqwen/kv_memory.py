@@ -99,10 +99,15 @@ class KVMemory:
     # ---- actions -------------------------------------------------------------------------------
 
     def start(self, sequence: Sequence, slot: int, entry: Entry | None) -> None:
-        """Gives a sequence a slot, restored from `entry` if that succeeds, else empty."""
+        """Gives a sequence a slot, restored from `entry` or, if its file is bad, from the next one;
+        else empty.
+        """
         sequence.start(slot)
-        if entry is not None and entry.is_cold and not self._load(entry):
-            return
+        while entry is not None and entry.is_cold and not self._load(entry):
+            refused = entry
+            entry, _ = self.prefix.lookup(sequence.tokens())
+            if entry is refused:  # its file is good, but there is no memory for it
+                return
         if entry is not None:
             self._restore(sequence, entry)
 

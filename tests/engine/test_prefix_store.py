@@ -145,6 +145,19 @@ def test_a_damaged_entry_costs_a_recomputation_and_a_warning(tmp_path, caplog):
     second.close()
 
 
+def test_behind_a_damaged_entry_the_next_longest_is_used(tmp_path):
+    ids = random_ids(1, 100)
+    first = Harness(prefix_cache_dir=tmp_path)
+    first.run(ids, checkpoints=[25, 50, 75])
+    first.close()
+    for path, tokens in first.engine.memory.store.index():
+        if len(tokens) > 25:
+            path.write_bytes(path.read_bytes()[:-1])
+    second = Harness(prefix_cache_dir=tmp_path)
+    assert second.run([*ids[:80], 3]).cached_tokens == 25
+    second.close()
+
+
 def test_an_entry_of_another_layout_is_not_used(tmp_path):
     ids = random_ids(1, 100)
     first = Harness(prefix_cache_dir=tmp_path)
