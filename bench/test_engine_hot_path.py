@@ -29,7 +29,7 @@ class InstantRunner:
         MAX_CONTEXT,
     )
     num_tiles, tile_pages, bundle_bytes, state_bytes = NUM_TILES, [1] * NUM_TILES, 1 << 20, 1 << 10
-    model_id, device_ns, drafts = b"instant", 0, None
+    model_id, device_ns, drafting = b"instant", 0, None
     cache_buffers = tuple(range(NUM_TILES))
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ def test_pack(benchmark, generating) -> None:
 def test_bind_and_map_a_context_of_512_bundles(benchmark) -> None:
     def bind() -> None:
         pool = BundlePool(NUM_BUNDLES, 256, lambda num_bundles: 1, lambda heap: None)
-        slots = SlotMap(pool, range(NUM_TILES), SLOTS, 512, 1, NUM_BUNDLES)
+        slots = SlotMap(pool, range(NUM_TILES), SLOTS, 512, [1] * NUM_TILES, NUM_BUNDLES)
         bundle = -1
         for _ in range(512):
             bundle = pool.take(bundle)
