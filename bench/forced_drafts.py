@@ -42,8 +42,13 @@ class ForcedDrafts:
     likelihood = BlockDrafts.likelihood
 
     def __init__(
-        self, prompts: Sequence[list[int]], answers: Sequence[list[int]], acceptance: float
+        self,
+        prompts: Sequence[list[int]],
+        answers: Sequence[list[int]],
+        acceptance: float,
+        block_rows: int,
     ):
+        self.block_rows = block_rows
         pairs = zip(prompts, answers, strict=True)
         self._texts = [np.array(prompt + answer, np.int32) for prompt, answer in pairs]
         self._acceptance = acceptance
@@ -159,8 +164,9 @@ class ForcedBench:
         """One at a time over each runner."""
         if batch not in self._answers:
             self._answers[batch] = self.generate(self.plain, batch).answers
-        drafts = ForcedDrafts(self._prompts[:batch], self._answers[batch], acceptance)
         runner = self.runners[name]
+        block_rows = runner.drafter.block_size if runner.drafter else 0
+        drafts = ForcedDrafts(self._prompts[:batch], self._answers[batch], acceptance, block_rows)
         return Engine(runner, prefix_memory_bytes=0, drafts=drafts, draft_width=width)
 
 

@@ -44,7 +44,7 @@ cdef class Batch:
         free(self.live)
 
     def pack(self, list live not None, bint inject=False):
-        cdef Py_ssize_t i, n = len(live), rows = 0, logit_rows = 0
+        cdef Py_ssize_t i, n = len(live), rows = 0, logit_rows = 0, block_rows = 0
         cdef Sequence sequence
         if n > self.sequence_slots.shape[0]:
             raise ValueError(f"{n} sequences, room for {self.sequence_slots.shape[0]}")
@@ -53,11 +53,14 @@ cdef class Batch:
             self.live[i] = &sequence.fields
             rows += sequence.fields.count
             logit_rows += max(num_logit_rows(&sequence.fields), 0)
+            block_rows += sequence.fields.block_rows
         if rows > self.input_ids.shape[0] or logit_rows > self.logit_rows.shape[0]:
             raise ValueError(
                 f"{rows} rows with {logit_rows} rows of logits, room for {self.input_ids.shape[0]} "
                 f"with {self.logit_rows.shape[0]}"
             )
+        if self.features is not None and block_rows > self.draft_ids.shape[0]:
+            raise ValueError(f"{block_rows} rows of blocks, room for {self.draft_ids.shape[0]}")
         self.num_sequences = n
         # The GIL stays: to get it back from another thread would take longer than all of this.
         self.fill(n)
@@ -118,7 +121,10 @@ cdef class Batch:
         self.num_logit_rows = logit_row
 
     cdef void fill_drafts(self, Py_ssize_t n) noexcept nogil:
-        """A block for each sequence with drafts: its last known token, then what stands for them."""
+        """A block for each sequence with drafts: its last known token, then what stands for them.
+
+        What stands for the last draft goes on to the block's end: a drafter looks at all rows.
+        """
         cdef Py_ssize_t i, k, row = 0, sequence = 0, draft = 0
         cdef uint32_t most_rare = 0
         cdef SequenceFields *s
@@ -130,11 +136,11 @@ cdef class Batch:
             self.draft_start_loc[sequence] = <int32_t>row
             self.draft_slots[sequence] = s.slot
             self.draft_kv_valid[sequence] = s.kv_valid
-            for k in range(1 + s.n_draft):
-                self.draft_ids[row] = s.tokens[s.kv_valid + k]
+            for k in range(s.block_rows):
+                self.draft_ids[row] = s.tokens[s.kv_valid + min(k, <Py_ssize_t>s.n_draft)]
                 self.draft_sequence[row] = <int32_t>sequence
                 self.draft_positions[row] = s.kv_valid + <int32_t>k
-                if k > 0:
+                if 0 < k <= s.n_draft:
                     self.draft_rows[draft] = <int32_t>row
                     self.target_rows[draft] = self.query_start_loc[i] + <int32_t>k
                     draft += 1

@@ -6,7 +6,7 @@ cdef class CostCurve:
     cdef Py_ssize_t num_plain  # passes without drafts measured
     cdef Py_ssize_t since_plain  # passes with drafts behind the last of them
     cdef double *measured_ns  # [max_rows + 1] by number of rows; 0: never
-    cdef double *rates  # [num_sequences]
+    cdef double *further  # [num_sequences]
     cdef double *likely  # [num_sequences] that the next draft counts
     cdef Py_ssize_t *limits  # [num_sequences]
     cdef Py_ssize_t *counts  # [num_sequences]

@@ -24,9 +24,11 @@ class CostCurve:
         before anything was measured.
         """
 
-    def paying(self, rates: Sequence[float], limits: Sequence[int], room: int) -> list[int]:
+    def paying(
+        self, rates: Sequence[tuple[float, float]], limits: Sequence[int], room: int
+    ) -> list[int]:
         """How many drafts of each drafting sequence give the most expected tokens per time.
 
-        rates: that the next draft of each is right, if those before it are; limits: most drafts of
-        each; room: rows of the pass beside one per sequence.
+        rates: that the first draft of each is right, and that a further one is if those before it
+        are; limits: most drafts of each; room: rows of the pass beside one per sequence.
         """

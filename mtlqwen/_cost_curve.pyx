@@ -21,20 +21,20 @@ cdef class CostCurve:
         self.num_sequences = num_sequences
         self.max_rows = max_rows
         self.measured_ns = <double *>calloc(max_rows + 1, sizeof(double))
-        self.rates = <double *>calloc(num_sequences, sizeof(double))
+        self.further = <double *>calloc(num_sequences, sizeof(double))
         self.likely = <double *>calloc(num_sequences, sizeof(double))
         self.limits = <Py_ssize_t *>calloc(num_sequences, sizeof(Py_ssize_t))
         self.counts = <Py_ssize_t *>calloc(num_sequences, sizeof(Py_ssize_t))
         self.best = <Py_ssize_t *>calloc(num_sequences, sizeof(Py_ssize_t))
         if (
-            self.measured_ns == NULL or self.rates == NULL or self.likely == NULL
+            self.measured_ns == NULL or self.further == NULL or self.likely == NULL
             or self.limits == NULL or self.counts == NULL or self.best == NULL
         ):
             raise MemoryError("cost curve")
 
     def __dealloc__(self):
         free(self.measured_ns)
-        free(self.rates)
+        free(self.further)
         free(self.likely)
         free(self.limits)
         free(self.counts)
@@ -73,7 +73,7 @@ cdef class CostCurve:
         if not 1 <= n <= self.num_sequences or len(limits) != n:
             raise ValueError(f"{n} rates, {len(limits)} limits of {self.num_sequences} sequences")
         for i in range(n):
-            self.rates[i] = rates[i]
+            self.likely[i], self.further[i] = rates[i]
             self.limits[i] = limits[i]
         self.choose(n, min(room, self.max_rows - self.num_sequences))
         return [self.best[i] for i in range(n)]
@@ -104,7 +104,8 @@ cdef class CostCurve:
         cdef double expected = num_rows, best = LEAST_GAIN * expected / self.at(num_rows)
         for i in range(num_drafting):
             self.counts[i] = self.best[i] = 0
-            self.likely[i] = self.rates[i] if self.limits[i] > 0 else 0
+            if self.limits[i] <= 0:
+                self.likely[i] = 0
         while num_rows < self.num_sequences + room:
             chosen = 0
             for i in range(1, num_drafting):
@@ -115,7 +116,7 @@ cdef class CostCurve:
             num_rows += 1
             expected += self.likely[chosen]
             self.counts[chosen] += 1
-            self.likely[chosen] *= self.rates[chosen]
+            self.likely[chosen] *= self.further[chosen]
             if self.counts[chosen] == self.limits[chosen]:
                 self.likely[chosen] = 0
             if expected > best * self.at(num_rows):

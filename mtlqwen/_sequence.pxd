@@ -16,6 +16,7 @@ cdef struct SequenceFields:
     int32_t bank             # GDN bank that holds the state after kv_valid positions
     int32_t state            # tape that this step's rows are recorded on, or UNBOUND
     int32_t n_draft          # drafts to verify in this step
+    int32_t block_rows       # rows that a drafter runs for them, from the last known token on
     int32_t replay           # rows of the bank's tape that kv_valid counts and the bank lacks
     int32_t next_checkpoint  # position that no prompt chunk runs across, or NO_CHECKPOINT
     int32_t count            # rows in this step

@@ -86,8 +86,12 @@ class Sequence:
         """At most `count` tokens that followed the latest of the longest earlier matches of the
         last tokens; empty if fewer than 3 match.
         """
-    def draft(self, tokens: npt.NDArray[np.int32]) -> None:
-        """Has the next step verify these tokens. ValueError unless exactly one token is pending."""
+    def draft(self, tokens: npt.NDArray[np.int32], block_rows: int = 0) -> None:
+        """Has the next step verify these tokens. ValueError unless exactly one token is pending.
+
+        block_rows: if a drafter on the device makes them, the rows of its block: the last known
+        token and what it was trained to see behind it, however few of those are drafts.
+        """
     def drop_drafts(self) -> None: ...
     def advance(self, accepted: int = 0) -> None:
         """Counts the step's rows but those of rejected drafts as computed and flips the bank."""

@@ -156,7 +156,8 @@ cdef class Sequence:
 
     def blocks_missing(self, int32_t block_tokens):
         cdef SequenceFields *s = &self.fields
-        return (s.kv_valid + s.count + block_tokens - 1) // block_tokens - s.num_blocks
+        cdef int32_t end = s.kv_valid + max(s.count, s.block_rows)
+        return (end + block_tokens - 1) // block_tokens - s.num_blocks
 
     def shared_tokens(self, Sequence other not None):
         cdef Py_ssize_t count = min(self.fields.num_tokens, other.fields.num_tokens)
@@ -208,20 +209,24 @@ cdef class Sequence:
         s.logit_row = NO_ROW
         self.set_checkpoints(())
 
-    def draft(self, const int32_t[::1] tokens not None):
+    def draft(self, const int32_t[::1] tokens not None, int32_t block_rows=0):
         cdef SequenceFields *s = &self.fields
         cdef Py_ssize_t count = tokens.shape[0]
         if count == 0 or pending(s) != 1 or s.kv_valid == 0:
             raise ValueError(f"{count} drafts with {pending(s)} of {s.num_tokens} tokens pending")
+        if 0 < block_rows <= count:
+            raise ValueError(f"{count} drafts of a block of {block_rows} rows")
         grow(&s.tokens, &self.max_tokens, s.num_tokens + count)
         memcpy(s.tokens + s.num_tokens, &tokens[0], count * sizeof(int32_t))
         s.n_draft = <int32_t>count
+        s.block_rows = block_rows
         s.state = s.slot
 
     def drop_drafts(self):
         cdef SequenceFields *s = &self.fields
         s.count = s.count - min(s.count, s.n_draft)
         s.n_draft = 0
+        s.block_rows = 0
         s.state = UNBOUND
 
     def advance(self, int32_t accepted=0):
@@ -235,6 +240,7 @@ cdef class Sequence:
         s.bank = s.bank ^ 1
         s.count = 0
         s.n_draft = 0
+        s.block_rows = 0
         s.state = UNBOUND
 
     def flush(self):

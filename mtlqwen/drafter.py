@@ -28,6 +28,7 @@ from .kernels import FLOAT_TYPES, LANES, SELECT_TOP
 from .weights import AttentionMixer, MappedTensors, Tensor
 
 MAX_LAYERS = 64
+MAX_BLOCK = 64  # rows
 BLOCK_TAPS = 2  # of a DFlash 2 convolution: a row and the one before it
 CODEBOOKS = ("selector_predecessor.weight", "selector_successor.weight")
 ABSENT = {  # values of keys as if they were not there, the only ones the network is written for
@@ -96,7 +97,7 @@ class DrafterConfig:
             rope_theta=keys.number("rope.freq_base"),
             norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
             num_vocab_rows=_num_vocab_rows(gguf),
-            block_size=keys.integer("block_size", low=2, high=1024),
+            block_size=keys.integer("block_size", low=2, high=MAX_BLOCK),
             mask_id=_mask_id(gguf),
             taps=_taps(keys),
             windows=tuple(window if slides else 0 for slides in sliding),

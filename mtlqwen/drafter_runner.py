@@ -92,8 +92,8 @@ class DrafterRunner:
         self._target = target
         self._new_kernels = new_kernels
         self._weights = DrafterWeights(memory.device, gguf, config)
-        rows = limits.pass_tokens
-        target_rows = self._create_drafts(memory, rows, max_slots)
+        rows, block_rows = limits.pass_tokens, max_slots * config.block_size
+        target_rows = self._create_drafts(memory, block_rows, max_slots)
         feature_rows = self._create_context(memory, rows, max_slots)
         self._memory = DrafterMemory(
             rope=memory.rope(config.rope_theta, config.head_dim, limits.max_context),
@@ -110,7 +110,7 @@ class DrafterRunner:
         if target.head.shape[0] > NUM_COMMON_TOKENS:
             heads.append(target.head.first_rows(NUM_COMMON_TOKENS))
         records = [partial(self._record_drafts, head) for head in heads]
-        self._draft_plans = RowPlans(memory, rows, *records)
+        self._draft_plans = RowPlans(memory, block_rows, *records)
         self._max_rare = _max_rare_tokens(heads, target.weight_bytes + gguf.num_bytes)
 
     def close(self) -> None:

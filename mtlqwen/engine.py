@@ -78,7 +78,9 @@ class Engine:
         self.batch = Batch(runner.batch, runner.drafting)
         self.speculation: Speculation | None = None
         if drafts is not None:
-            self.speculation = Speculation(drafts, runner.pass_tokens, draft_width)
+            self.speculation = Speculation(
+                drafts, runner.pass_tokens, runner.max_context, draft_width
+            )
         self.live: list[Sequence] = []  # in order of arrival
         self._free_slots = list(range(runner.max_slots))  # a heap: the lowest first
         self._outputs: list[tuple[Request, Output]] = []

@@ -8,7 +8,7 @@ counts only where it is what the request chose anyway.
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -37,7 +37,9 @@ class Proposer(Protocol):
     """Where drafts come from."""
 
     max_drafts: int
-    likelihood: float  # that a draft is right, before any of a sequence was verified
+    block_rows: int  # of a drafter on the device that makes them; 0: none does
+    # That the first draft is right, and a further one, before any of a sequence was verified.
+    likelihood: tuple[float, float]
 
     def propose(self, sequence: Sequence, count: int) -> npt.NDArray[np.int32]:
         """At most `count` tokens that may follow."""
@@ -47,7 +49,8 @@ class PromptLookup:
     """Drafts what followed the last few tokens where they appeared before: quoting, code edits."""
 
     max_drafts = MAX_DRAFTS
-    likelihood = 0.5  # as seen on the answers of the demo model, for matches of 3 tokens
+    block_rows = 0
+    likelihood = 0.5, 0.7  # the first as seen on the answers of the demo model
 
     def propose(self, sequence: Sequence, count: int) -> npt.NDArray[np.int32]:
         return sequence.lookup(count)
@@ -56,9 +59,10 @@ class PromptLookup:
 class BlockDrafts:
     """Room for what a drafter on the device puts there before the target reads it."""
 
-    likelihood = 0.7  # common for DFlash on chat
+    likelihood = 0.7, 0.85  # common for DFlash on chat
 
     def __init__(self, mask_id: int, block_size: int):
+        self.block_rows = block_size  # of any other size it guesses badly: it was trained on this
         self.max_drafts = min(MAX_DRAFTS, block_size - 1)
         self._masks = np.full(self.max_drafts, mask_id, np.int32)
 
@@ -67,38 +71,66 @@ class BlockDrafts:
 
 
 @dataclass(slots=True)
-class Acceptance:
-    """Running estimate that the next draft of a sequence is right, given those before it were."""
+class Rate:
+    """Running share of drafts that were right."""
 
     hits: float = 0.0
     tries: float = 0.0
 
-    def rate(self, likelihood: float) -> float:
+    def given(self, likelihood: float) -> float:
         """`likelihood`: what to think before much was verified."""
         return (self.hits + GUESS_WEIGHT * likelihood) / (self.tries + GUESS_WEIGHT)
 
+    def add(self, hits: int, misses: int) -> None:
+        self.hits = MEMORY * self.hits + hits
+        self.tries = MEMORY * self.tries + hits + misses
+
+    def fade(self) -> None:
+        self.hits *= FADING
+        self.tries *= FADING
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """How often the drafts of a sequence are right: text that fails the first may still be easy
+    behind it.
+    """
+
+    first: Rate = field(default_factory=Rate)
+    further: Rate = field(default_factory=Rate)  # if those before it were right
+
+    def rates(self, likelihood: tuple[float, float]) -> tuple[float, float]:
+        return self.first.given(likelihood[0]), self.further.given(likelihood[1])
+
     def verified(self, num_drafts: int, accepted: int) -> None:
         """`accepted` of num_drafts were right, the one behind them, if any, was not."""
-        self.hits = MEMORY * self.hits + accepted
-        self.tries = MEMORY * self.tries + accepted + (accepted < num_drafts)
+        if accepted == 0:
+            self.first.add(0, 1)
+        else:
+            self.first.add(1, 0)
+            self.further.add(accepted - 1, int(accepted < num_drafts))
 
     def fade(self) -> None:
         """A pass without drafts."""
-        self.hits *= FADING
-        self.tries *= FADING
+        self.first.fade()
+        self.further.fade()
 
 
 class Speculation:
     """Gives each generating sequence its drafts, pass by pass.
 
+    max_context: positions of a sequence, which a drafter's blocks must not leave.
     width: drafts of each sequence in each pass; None: as many as pay.
     """
 
-    def __init__(self, proposer: Proposer, pass_tokens: int, width: int | None = None):
+    def __init__(
+        self, proposer: Proposer, pass_tokens: int, max_context: int, width: int | None = None
+    ):
         if width is not None and not is_integer(width, 0, MAX_DRAFTS):
             raise MtlqError(misfit("draft_width", width, an_integer(0, MAX_DRAFTS)))
         self.proposer = proposer
         self.pass_tokens = pass_tokens
+        self.max_context = max_context
         self.width = width
         self.max_drafts = min(
             MAX_DRAFTS, proposer.max_drafts, MAX_DRAFTS if width is None else width
@@ -153,7 +185,7 @@ class Speculation:
         limits = [self._limit(sequence) for sequence in live]
         if self.width is None:
             likelihood = self.proposer.likelihood
-            rates = [sequence.request.acceptance.rate(likelihood) for sequence in live]
+            rates = [sequence.request.acceptance.rates(likelihood) for sequence in live]
             counts = self._curves[len(live)].paying(rates, limits, room)
         else:
             counts = _shared_out(limits, room)
@@ -161,13 +193,15 @@ class Speculation:
             if count:
                 drafts = self.proposer.propose(sequence, count)
                 if len(drafts):
-                    sequence.draft(drafts)
+                    sequence.draft(drafts, self.proposer.block_rows)
 
     def _limit(self, sequence: Sequence) -> int:
         """Most drafts: no pass runs beyond the last token that may be generated, or a
         checkpoint.
         """
         if sequence.pending != 1 or sequence.kv_valid == 0:
+            return 0
+        if sequence.kv_valid + self.proposer.block_rows > self.max_context:
             return 0
         ahead = sequence.next_checkpoint - sequence.kv_valid - 1
         return max(0, min(self.max_drafts, sequence.request.num_left - 1, ahead))

@@ -61,7 +61,7 @@ def test_the_drafter_runs_in_a_forced_pass_but_its_guesses_are_not_read(bench):
 
 def test_forced_drafts_hit_the_acceptance_over_many(bench):
     answer = np.arange(5000).tolist()
-    drafts = ForcedDrafts([[0]], [answer], 0.7)
+    drafts = ForcedDrafts([[0]], [answer], 0.7, 0)
 
     class AtStart:
         number, num_tokens = 0, 1

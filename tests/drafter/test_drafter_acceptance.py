@@ -1,7 +1,6 @@
 """The demo pair on the 20 reference prompts: as many tokens a pass as the public drafter module.
 
-The reference keeps blocks of 16 to the end and clips the last pass to the answer. A request that
-ends shortens its last blocks, so these run beyond the answer and are clipped here.
+The reference keeps blocks of 16 to the end and clips the last pass to the answer.
 """
 
 import json
@@ -29,16 +28,12 @@ def answer_length(prompt):
 
 def passes(engine, prompt):
     """The tokens of the answer that each pass brings; the first of them follows the prompt."""
-    outputs, length = [], answer_length(prompt)
-    params = SamplingParams(max_tokens=length + NUM_DRAFTS, ignore_eos=True)
+    outputs = []
+    params = SamplingParams(max_tokens=answer_length(prompt), ignore_eos=True)
     engine.submit(prompt["prompt"], params, on_output=outputs.append)
     while engine.step():
         pass
-    brought = []
-    for output in outputs:
-        brought.append(output.tokens[:length])
-        length -= len(brought[-1])
-    return [tokens for tokens in brought if tokens]
+    return [output.tokens for output in outputs if output.tokens]
 
 
 def run(model, drafter, prompts=PROMPTS):

@@ -38,7 +38,7 @@ class Client:
 class OracleDrafts:
     """Right at the positions where `is_right` says so, wrong by one elsewhere."""
 
-    max_drafts, likelihood = MAX_DRAFTS, 0.7
+    max_drafts, block_rows, likelihood = MAX_DRAFTS, 1 + MAX_DRAFTS, (0.7, 0.85)
 
     def __init__(self, is_right=lambda position: True, wants=lambda sequence: True):
         self.is_right, self.wants = is_right, wants

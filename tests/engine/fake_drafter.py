@@ -28,13 +28,14 @@ class FakeDrafter:
             return np.full(length, 12345, dtype)
 
         self.runner, self.tile = runner, tile
-        rows, slots = runner.pass_tokens, runner.max_slots
-        self.features = array(rows, np.uint64)
+        rows, slots = 16 * runner.max_slots, runner.max_slots
         self.drafts = SimpleNamespace(
             header=array(16, np.uint32), input_ids=array(rows), row_sequence=array(rows),
             positions=array(rows), query_start_loc=array(slots + 1), sequence_slots=array(slots),
             batched_kv_valid=array(slots), logit_rows=array(rows), target_rows=array(rows),
         )  # fmt: skip
+        rows = runner.pass_tokens
+        self.features = array(rows, np.uint64)
         self.context = SimpleNamespace(
             header=array(16, np.uint32), feature_rows=array(rows), row_sequence=array(rows),
             positions=array(rows),

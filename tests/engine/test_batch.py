@@ -86,10 +86,41 @@ def test_a_block_of_drafts_comes_with_the_most_rare_tokens_among_the_recent_of_a
     batch = Batch(runner.batch, runner.drafting)
     for drafting, num_rare in (([0], 4), ([1], 0), ([3], 1), ([0, 1, 3], 4), ([], 0)):
         for i in drafting:
-            live[i].draft(np.array([99], np.int32))  # what stands for drafts is no text
+            live[i].draft(np.array([99], np.int32), 3)  # what stands for drafts is no text
         Scheduler(16, 4).schedule(live)
         batch.pack(live)
         assert runner.drafting.drafts.header[1] == len(drafting)
         assert runner.drafting.drafts.header[3] == num_rare
         for s in live:
             s.drop_drafts()
+
+
+def test_a_drafter_sees_its_whole_block_however_few_of_its_rows_are_drafts():
+    runner = FakeRunner(max_slots=4, pass_tokens=16, drafter=True)
+    live = [
+        live_sequence(0, 3, range(10, 16), 5),
+        live_sequence(1, 0, range(20, 30), 9),
+        live_sequence(2, 1, range(30, 34), 3),
+    ]
+    live[0].draft(np.array([99, 99], np.int32), 5)
+    live[2].draft(np.array([98], np.int32), 3)
+    Scheduler(16, 4).schedule(live)
+    batch, d = Batch(runner.batch, runner.drafting), runner.drafting.drafts
+    assert batch.pack(live) == 6
+    assert d.header[:3].tolist() == [8, 2, 3]
+    assert d.input_ids[:8].tolist() == [15, 99, 99, 99, 99, 33, 98, 98]
+    assert d.positions[:8].tolist() == [5, 6, 7, 8, 9, 3, 4, 5]
+    assert d.row_sequence[:8].tolist() == [0] * 5 + [1] * 3
+    assert d.query_start_loc[:3].tolist() == [0, 5, 8]
+    assert d.sequence_slots[:2].tolist() == [3, 1] and d.batched_kv_valid[:2].tolist() == [5, 3]
+    assert d.logit_rows[:3].tolist() == [1, 2, 6]
+    assert d.target_rows[:3].tolist() == [1, 2, 5]
+
+
+def test_blocks_beyond_the_arrays_are_refused():
+    runner = FakeRunner(max_slots=1, pass_tokens=16, drafter=True)
+    live = [live_sequence(0, 0, range(10), 9)]
+    live[0].draft(np.array([99], np.int32), 17)
+    Scheduler(16, 1).schedule(live)
+    with pytest.raises(ValueError, match="17 rows of blocks, room for 16"):
+        Batch(runner.batch, runner.drafting).pack(live)

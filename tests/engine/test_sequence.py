@@ -89,3 +89,19 @@ def test_shared_tokens_is_the_longest_common_prefix():
     assert sequence([1, 2, 3]).shared_tokens(sequence([1, 2, 4, 5])) == 2
     assert sequence([1, 2]).shared_tokens(sequence([1, 2, 3])) == 2
     assert sequence([1]).shared_tokens(sequence([2])) == 0
+
+
+def test_blocks_are_bound_for_all_rows_that_a_drafter_runs():
+    s = Sequence(np.arange(15, dtype=np.int32), 0)
+    s.start(0)
+    s.bind(7)
+    s.restore(14)
+    s.draft(np.array([1], np.int32))
+    assert s.blocks_missing(16) == 0
+    s.drop_drafts()
+    s.draft(np.array([1], np.int32), 16)  # positions 14 to 29
+    assert s.blocks_missing(16) == 1
+    s.drop_drafts()
+    assert s.blocks_missing(16) == 0
+    with pytest.raises(ValueError, match="2 drafts of a block of 2 rows"):
+        s.draft(np.array([1, 1], np.int32), 2)

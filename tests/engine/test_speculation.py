@@ -71,6 +71,16 @@ def test_the_last_position_of_the_context_is_reached_and_not_passed():
     assert len(client.tokens) == 34 and client.finish_reason == "length"
 
 
+@pytest.mark.parametrize("length", range(40, 64))
+def test_no_block_of_a_drafter_leaves_the_context(length):
+    """The runner faults where a block writes beyond the positions that are bound."""
+    h = drafting_harness(OracleDrafts(), 3, runner={"max_context": 64})
+    prompt = random_ids(4, length)
+    client = h.run(prompt, 500)
+    assert len(client.tokens) == 64 - len(prompt)
+    h.close()
+
+
 def test_with_and_without_drafts_long_and_short_prompts_share_passes():
     for width in (0, 2, 15):
         h = drafting_harness(
@@ -230,7 +240,7 @@ class Asked:
 class Coins:
     """Drafts that are right at a rate, which may depend on the position."""
 
-    max_drafts, likelihood = MAX_DRAFTS, 0.7
+    max_drafts, block_rows, likelihood = MAX_DRAFTS, 0, (0.7, 0.7)
 
     def propose(self, sequence, count):
         return np.zeros(count, np.int32)
@@ -238,7 +248,7 @@ class Coins:
 
 def simulate(rate_at, ns_of_rows, num_tokens):
     """Time per token over that of plain decoding, and the mean width of the second half."""
-    speculation, rng = Speculation(Coins(), 128), np.random.default_rng(0)
+    speculation, rng = Speculation(Coins(), 128, 1 << 20), np.random.default_rng(0)
     s = sequence(range(10))
     s.request = Asked(num_tokens)
     done, spent_ns, widths = 0, 0, []
@@ -343,8 +353,9 @@ def test_a_cost_curve_joins_what_was_measured():
     assert curve.ns(16) > 1700 and curve.ns(10) == pytest.approx(1729, abs=1)
 
 
-def expected_tokens(rate, num_drafts):
-    return sum(rate**position for position in range(num_drafts + 1))
+def expected_tokens(rates, num_drafts):
+    first, further = rates
+    return 1 + sum(first * further**position for position in range(num_drafts))
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -356,7 +367,7 @@ def test_no_other_drafts_promise_more_tokens_per_time(seed):
     for rows in {num_sequences, *rng.integers(num_sequences, 16, 3).tolist()}:
         curve.measure(rows, 1000 * rows**steepness)
     # No draft that could be taken is so unlikely that its price is not asked.
-    rates, limits = rng.uniform(0.4, 0.99, 3).tolist(), rng.integers(0, 4, 3).tolist()
+    rates, limits = rng.uniform(0.4, 0.99, (3, 2)).tolist(), rng.integers(0, 4, 3).tolist()
 
     def gain(counts):
         tokens = sum(map(expected_tokens, rates, counts))
@@ -377,12 +388,12 @@ def test_a_cost_curve_refuses_passes_that_cannot_be():
         with pytest.raises(ValueError, match=f"{rows} rows is not within 2 and 8"):
             curve.measure(rows, 1000)
     with pytest.raises(ValueError, match="3 rates, 3 limits of 2 sequences"):
-        curve.paying([0.5] * 3, [1] * 3, 4)
+        curve.paying([(0.5, 0.5)] * 3, [1] * 3, 4)
 
 
 def lookup_time(prompt, answer, ns_of_rows):
     """Time of the passes that prompt lookup needs, over that of plain decoding."""
-    speculation = Speculation(PromptLookup(), 128)
+    speculation = Speculation(PromptLookup(), 128, 1 << 20)
     s = sequence(prompt)
     s.request = Asked(len(answer))
     done, spent_ns = 0, 0
@@ -416,7 +427,7 @@ def test_prompt_lookup_gains_on_quotes_and_costs_little_on_chance_matches(slope_
 
 
 def test_a_pass_that_injects_the_features_of_many_does_not_count_as_dear():
-    speculation = Speculation(Coins(), 128)
+    speculation = Speculation(Coins(), 128, 1 << 20)
     s = sequence(range(10))
     s.request = Asked()
     for num_injected, ns in ((0, 1000), (100, 90_000)):

@@ -84,6 +84,33 @@ def test_drafts_of_common_tokens_alone_change_no_token(plain, monkeypatch):
     close_engine(engine)
 
 
+def first_drafts(width):
+    """What is drafted for each prompt behind its first token."""
+    engine, drafts = opened(drafter="demo", draft_width=width), []
+    runner, run = engine.runner, engine.runner.run
+    header, rows = runner.drafting.drafts.header, runner.drafting.drafts.target_rows
+
+    def watched(map_ops=None):
+        run(map_ops)
+        drafts.append(runner.batch.input_ids[rows[: header[2]]].tolist())
+
+    runner.run = watched
+    found = []
+    for prompt in PROMPTS:
+        drafts.clear()
+        answers(engine, [prompt], max_tokens=18)
+        found.append(next(each for each in drafts if each))
+    close_engine(engine)
+    return found
+
+
+@pytest.mark.parametrize("width", [1, 3, 8])
+def test_few_drafts_are_the_first_of_a_whole_block(width):
+    """A drafter guesses badly in blocks that it was not trained on: the rest is masks as ever."""
+    whole = first_drafts(15)
+    assert first_drafts(width) == [drafts[:width] for drafts in whole]
+
+
 CODE = next(p["prompt"] for p in PROMPTS if p["name"] == "code")
 
 
@@ -106,7 +133,7 @@ def test_any_width_and_batch_gives_the_tokens_of_plain_decoding(max_slots):
     drafter = engine.runner.drafter
     for width in range(1, 16):
         drafts = SomeDrafts(drafter.mask_id, drafter.block_size)
-        engine.speculation = Speculation(drafts, engine.runner.pass_tokens, width)
+        engine.speculation = Speculation(drafts, engine.runner.pass_tokens, 1024, width)
         assert flat(answers(engine, few, max_tokens=18)) == plain, width
     assert sum(engine.stats.accepted) > 0
     close_engine(engine)
