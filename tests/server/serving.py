@@ -44,6 +44,7 @@ class Served:
 def running(app: Any) -> Iterator[str]:
     """Serves `app` in a thread; its address."""
     with bind("127.0.0.1", 0) as listener:
+        listener.listen()  # clients may connect before the thread gets that far
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
