@@ -209,8 +209,9 @@ class Speculation:
 
 def _shared_out(limits: list[int], room: int) -> list[int]:
     """Of each limit as much as `room` has for all."""
-    counts: list[int] = []
-    for position, limit in enumerate(limits):
-        counts.append(min(limit, room // (len(limits) - position)))
+    num_left, counts = sum(limit > 0 for limit in limits), []
+    for limit in limits:
+        counts.append(min(limit, room // num_left) if limit else 0)
+        num_left -= limit > 0
         room -= counts[-1]
     return counts

@@ -184,6 +184,15 @@ def test_log_probabilities_come_with_every_token():
     assert len(results[0]) == 20 and results[0] == results[1]
 
 
+def test_sequences_that_do_not_generate_leave_the_rows_to_those_that_do():
+    speculation = Speculation(Coins(), 16, 1 << 20, 15)
+    live = [sequence(range(10), computed) for computed in (8, 9, 8, 9)]  # two end their prompts
+    for s in live:
+        s.request = Asked()
+    speculation.draft(live)
+    assert [s.n_draft for s in live] == [0, 5, 0, 5]  # of the 10 rows that 6 pending tokens leave
+
+
 # ---- prompt lookup -----------------------------------------------------------------------------
 
 
