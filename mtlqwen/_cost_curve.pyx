@@ -5,7 +5,7 @@ from libc.stdlib cimport calloc, free
 # What holds a pass up, cold caches first of all, only makes it longer: a quicker one is believed.
 cdef double RISE = 0.1  # weight of a slower one, which counts at most as HELD_UP times what was known
 cdef double HELD_UP = 1.5
-cdef double FIRST_SLOPE = 0.1  # cost of a further row, of a pass with one row per sequence
+cdef double FIRST_SLOPE = 0.1  # guess of what a further row costs, of a pass without drafts
 cdef double LEAST_GAIN = 1.02  # of expected tokens per time over plain decoding: less is noise
 cdef double LEAST_LIKELY = 0.05  # a draft less likely to count is not worth asking the price of
 
@@ -54,6 +54,7 @@ cdef class CostCurve:
                 f"a pass of {num_rows} rows is not within {self.num_sequences} and {self.max_rows}"
             )
         cdef double last = self.measured_ns[num_rows]
+        ns = max(ns, 1)  # 0 stands for never, and is divided by
         if 0 < last < ns:
             ns = last + RISE * (min(ns, HELD_UP * last) - last)
         self.measured_ns[num_rows] = ns
@@ -92,7 +93,7 @@ cdef class CostCurve:
                 return self.measured_ns[below]
             slope = (self.measured_ns[above] - self.measured_ns[below]) / (above - below)
         else:
-            guess = FIRST_SLOPE * first_ns / self.num_sequences
+            guess = FIRST_SLOPE * first_ns
             slope = guess
             if below > self.first:  # no row is nearly free, whatever was measured
                 slope = max((self.measured_ns[below] - first_ns) / (below - self.first), guess / 8)

@@ -351,6 +351,17 @@ def test_a_cost_curve_follows_quick_passes_at_once_and_slow_ones_late():
     assert curve.ns(1) == pytest.approx(2000, rel=0.01)
 
 
+def test_a_device_without_a_clock_does_not_stop_the_engine():
+    speculation = Speculation(Coins(), 128, 1 << 20)
+    s = sequence(range(10))
+    s.request = Asked()
+    for _ in range(5):
+        speculation.draft([s])
+        rows = 1 + s.n_draft
+        s.drop_drafts()
+        speculation.measured(1, rows, 0, 0)
+
+
 def test_a_cost_curve_joins_what_was_measured():
     curve = CostCurve(1, 128)
     curve.measure(1, 1000)
