@@ -6,11 +6,11 @@ cdef class CostCurve:
     cdef Py_ssize_t num_plain  # passes without drafts measured
     cdef Py_ssize_t since_plain  # passes with drafts behind the last of them
     cdef double *measured_ns  # [max_rows + 1] by number of rows; 0: never
-    cdef double *further  # [num_sequences]
+    cdef double *further  # [num_sequences] that a further draft is right
     cdef double *likely  # [num_sequences] that the next draft counts
-    cdef Py_ssize_t *limits  # [num_sequences]
-    cdef Py_ssize_t *counts  # [num_sequences]
-    cdef Py_ssize_t *best  # [num_sequences]
+    cdef Py_ssize_t *limits  # [num_sequences] most drafts
+    cdef Py_ssize_t *counts  # [num_sequences] drafts taken so far
+    cdef Py_ssize_t *best  # [num_sequences] those of the most tokens per time
 
     cdef double at(self, Py_ssize_t num_rows) noexcept nogil
     cdef void choose(self, Py_ssize_t num_drafting, Py_ssize_t room) noexcept nogil

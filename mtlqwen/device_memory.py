@@ -74,23 +74,23 @@ class RowPlans:
     """One pass as a plan for each number of rows that the device has faster kernels for.
 
     A step runs at most one of them, so they share their scratch memory.
-    record: puts the pass, over at most so many rows, into a builder; several are ways to run it.
+    records: ways to run it; each puts it, over at most so many rows, into a builder.
     """
 
     def __init__(
-        self, memory: DeviceMemory, max_rows: int, *record: Callable[[PlanBuilder, int], None]
+        self, memory: DeviceMemory, max_rows: int, *records: Callable[[PlanBuilder, int], None]
     ):
         self._classes = row_classes(memory.device, max_rows)  # most rows, ascending
         builders = []
-        for put in record:
+        for record in records:
             for rows in self._classes:
                 builders.append(PlanBuilder(memory.device))
-                put(builders[-1], rows)
+                record(builders[-1], rows)
         scratch = memory.buffer(max(builder.place_values() for builder in builders))
         self._plans = [builder.build(scratch) for builder in builders]  # [way][class]
 
     def of(self, num_rows: int, way: int = 0) -> Plan:
-        """way: which of the records."""
+        """way: index of a record."""
         return self._plans[way * len(self._classes) + bisect_left(self._classes, num_rows)]
 
     def free(self) -> None:

@@ -28,7 +28,7 @@ from .kernels import FLOAT_TYPES, LANES, SELECT_TOP
 from .weights import AttentionMixer, MappedTensors, Tensor
 
 MAX_LAYERS = 64
-MAX_BLOCK = 64  # rows
+MAX_BLOCK = 64  # rows, which every slot has room for
 BLOCK_TAPS = 2  # of a DFlash 2 convolution: a row and the one before it
 CODEBOOKS = ("selector_predecessor.weight", "selector_successor.weight")
 ABSENT = {  # values of keys as if they were not there, the only ones the network is written for

@@ -21,8 +21,8 @@ from .errors import MtlqError
 
 MAX_DRAFTS = 15  # of a sequence in one pass: blocks of 16 rows are the largest that drafters know
 
-# How sure a sequence is of its drafts. Chosen on simulated acceptances from 0 to 90 %, some of them
-# changing on the way, at a cost of 6 to 30 % a row, and on the answers of the demo model.
+# How sure a sequence is of its drafts, and below what trials may lose: chosen on simulated rates
+# and noise, and on the answers of the demo model (docs/benchmarks.md, "Standing aside").
 MEMORY = 0.9  # weight of the passes before the last that verified
 FADING = 0.98  # of it all in a pass without drafts: a sequence that stood aside tries again
 GUESS_WEIGHT = 3.0  # the proposer's likelihood counts as so many verified drafts
@@ -50,7 +50,7 @@ class PromptLookup:
 
     max_drafts = MAX_DRAFTS
     block_rows = 0
-    likelihood = 0.5, 0.7  # the first as seen on the answers of the demo model
+    likelihood = 0.5, 0.7  # a little more than on the answers of the demo model, 0.37 and 0.65
 
     def propose(self, sequence: Sequence, count: int) -> npt.NDArray[np.int32]:
         return sequence.lookup(count)
@@ -59,7 +59,7 @@ class PromptLookup:
 class BlockDrafts:
     """Room for what a drafter on the device puts there before the target reads it."""
 
-    likelihood = 0.7, 0.85  # common for DFlash on chat
+    likelihood = 0.7, 0.85  # less than on chat with the demo pair, where both are about 0.9
 
     def __init__(self, mask_id: int, block_size: int):
         self.block_rows = block_size  # of any other size it guesses badly: it was trained on this
@@ -196,8 +196,8 @@ class Speculation:
                     sequence.draft(drafts, self.proposer.block_rows)
 
     def _limit(self, sequence: Sequence) -> int:
-        """Most drafts: no pass runs beyond the last token that may be generated, or a
-        checkpoint.
+        """Most drafts: no pass runs beyond the last token that may be generated or a checkpoint, no
+        block beyond the context.
         """
         if sequence.pending != 1 or sequence.kv_valid == 0:
             return 0

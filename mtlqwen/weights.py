@@ -31,8 +31,7 @@ class Tensor:
         return self.row_bytes * math.prod(self.shape[:-1])
 
     def first_rows(self, count: int) -> Tensor:
-        """Its first rows, or all if there are fewer."""
-        return replace(self, shape=(min(count, self.shape[0]), *self.shape[1:]))
+        return replace(self, shape=(count, *self.shape[1:]))
 
 
 @dataclass(frozen=True)

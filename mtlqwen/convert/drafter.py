@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..arguments import is_integer
 from ..drafter import (
+    MAX_BLOCK,
     VERSION_2_KEYS,
     DrafterConfig,
     config_metadata,
@@ -60,9 +62,9 @@ class _DFlashKeys:
         value = self._nested.get(key)
         return self.hf.get(key) if value is None else value
 
-    def integer(self, key: str, low: int, expected: str) -> int:
+    def integer(self, key: str, low: int, expected: str, high: int | None = None) -> int:
         value = self.get(key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        if not is_integer(value, low, high):
             raise self.hf.error(key, value, expected)
         return value
 
@@ -96,7 +98,9 @@ def drafter_config(checkpoint: Checkpoint) -> DrafterConfig:
         rope_theta=float(rope_theta),
         norm_eps=hf.number("rms_norm_eps", 1e-6),
         num_vocab_rows=hf.integer("vocab_size"),
-        block_size=dflash.integer("block_size", 2, "a whole number from 2"),
+        block_size=dflash.integer(
+            "block_size", 2, f"a whole number from 2 to {MAX_BLOCK}", MAX_BLOCK
+        ),
         mask_id=dflash.integer("mask_token_id", 0, "a token id"),
         taps=_taps(dflash),
         windows=tuple(window if slides else 0 for slides in sliding),

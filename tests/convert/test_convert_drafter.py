@@ -211,6 +211,10 @@ def test_the_tokenizer_comes_from_the_target(tmp_path):
         ({"dflash_config": {"block_size": 8, "mask_token_id": 1}}, "target_layer_ids is None"),
         ({"dflash_config": {"block_size": 1}}, "block_size is 1"),
         (
+            {"dflash_config": {"block_size": 65}},
+            "block_size is 65, not a whole number from 2 to 64",
+        ),
+        (
             {"dflash_config": {"block_size": 8, "mask_token_id": 1, "target_layer_ids": [2, 1]}},
             "ascending block indices",
         ),

@@ -93,6 +93,7 @@ def test_a_stored_causal_flag_counts_for_every_layer(tmp_path):
         ({"target_layers": np.array([0, 2], np.int32)}, "not ascending from 1"),
         ({"target_layers": None}, "target_layers is missing"),
         ({"block_size": 1}, "block_size is 1"),
+        ({"block_size": 65}, "block_size is 65"),
         ({"mask_token_id": None}, "mask_token_id is None"),
         ({"head_count_kv": 3}, "no divisor of 2"),
         ({"value_length": 32}, "value_length is 32, not 16"),
