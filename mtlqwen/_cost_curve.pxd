@@ -3,9 +3,9 @@ cdef class CostCurve:
     cdef readonly Py_ssize_t max_rows
     cdef Py_ssize_t first  # least rows measured; 0: none
     cdef Py_ssize_t last
-    cdef Py_ssize_t num_plain  # passes without drafts measured
-    cdef Py_ssize_t since_plain  # passes with drafts behind the last of them
+    cdef Py_ssize_t since_plain  # passes with drafts behind the last without
     cdef double *measured_ns  # [max_rows + 1] by number of rows; 0: never
+    cdef Py_ssize_t *num_measured  # [max_rows + 1]
     cdef double *further  # [num_sequences] that a further draft is right
     cdef double *likely  # [num_sequences] that the next draft counts
     cdef Py_ssize_t *limits  # [num_sequences] most drafts

@@ -2,14 +2,16 @@
 
 from libc.stdlib cimport calloc, free
 
-# What holds a pass up, cold caches first of all, only makes it longer: a quicker one is believed.
-cdef double RISE = 0.1  # weight of a slower one, which counts at most as HELD_UP times what was known
-cdef double HELD_UP = 1.5
+# What holds a pass up, cold memory first of all, only makes it longer: a quicker one is believed, a
+# slower one is averaged with those before it and with the guess that stood for it until then.
+cdef double RISE = 0.1  # least weight of a slower one
+cdef double HELD_UP = 1.5  # times what was known, as which it counts at most behind the first
 cdef double FIRST_SLOPE = 0.1  # guess of what a further row costs, of a pass without drafts
 cdef double LEAST_GAIN = 1.02  # of expected tokens per time over plain decoding: less is noise
 cdef double LEAST_LIKELY = 0.05  # a draft less likely to count is not worth asking the price of
 
 cdef enum:
+    FIRST_TRIAL = 3  # drafts of a pass before any was measured; then twice as many, and one
     PLAIN_FIRST = 2  # passes without drafts before the first with some
     PLAIN_EVERY = 32  # passes with drafts before another without
 
@@ -21,19 +23,21 @@ cdef class CostCurve:
         self.num_sequences = num_sequences
         self.max_rows = max_rows
         self.measured_ns = <double *>calloc(max_rows + 1, sizeof(double))
+        self.num_measured = <Py_ssize_t *>calloc(max_rows + 1, sizeof(Py_ssize_t))
         self.further = <double *>calloc(num_sequences, sizeof(double))
         self.likely = <double *>calloc(num_sequences, sizeof(double))
         self.limits = <Py_ssize_t *>calloc(num_sequences, sizeof(Py_ssize_t))
         self.counts = <Py_ssize_t *>calloc(num_sequences, sizeof(Py_ssize_t))
         self.best = <Py_ssize_t *>calloc(num_sequences, sizeof(Py_ssize_t))
         if (
-            self.measured_ns == NULL or self.further == NULL or self.likely == NULL
-            or self.limits == NULL or self.counts == NULL or self.best == NULL
+            self.measured_ns == NULL or self.num_measured == NULL or self.further == NULL
+            or self.likely == NULL or self.limits == NULL or self.counts == NULL or self.best == NULL
         ):
             raise MemoryError("cost curve")
 
     def __dealloc__(self):
         free(self.measured_ns)
+        free(self.num_measured)
         free(self.further)
         free(self.likely)
         free(self.limits)
@@ -42,27 +46,28 @@ cdef class CostCurve:
 
     @property
     def has_plain(self):
-        return self.num_plain > 0
+        return self.num_measured[self.num_sequences] > 0
 
     @property
     def wants_plain(self):
-        return self.num_plain < PLAIN_FIRST or self.since_plain >= PLAIN_EVERY
+        cdef Py_ssize_t num_plain = self.num_measured[self.num_sequences]
+        return num_plain < PLAIN_FIRST or self.since_plain >= PLAIN_EVERY
 
     def measure(self, Py_ssize_t num_rows, double ns):
         if not self.num_sequences <= num_rows <= self.max_rows:
             raise ValueError(
                 f"a pass of {num_rows} rows is not within {self.num_sequences} and {self.max_rows}"
             )
-        cdef double last = self.measured_ns[num_rows]
+        cdef Py_ssize_t count = self.num_measured[num_rows]
+        cdef double known = self.at(num_rows)
         ns = max(ns, 1)  # 0 stands for never, and is divided by
-        if 0 < last < ns:
-            ns = last + RISE * (min(ns, HELD_UP * last) - last)
+        if 0 < known < ns:
+            if count > 0:
+                ns = min(ns, HELD_UP * known)
+            ns = known + max(RISE, 1.0 / (count + 2)) * (ns - known)
         self.measured_ns[num_rows] = ns
-        if num_rows == self.num_sequences:
-            self.num_plain += 1
-            self.since_plain = 0
-        else:
-            self.since_plain += 1
+        self.num_measured[num_rows] = count + 1
+        self.since_plain = 0 if num_rows == self.num_sequences else self.since_plain + 1
         self.first = min(self.first, num_rows) if self.first else num_rows
         self.last = max(self.last, num_rows)
 
@@ -70,19 +75,21 @@ cdef class CostCurve:
         return self.at(num_rows)
 
     def paying(self, rates, limits, Py_ssize_t room):
-        cdef Py_ssize_t i, n = len(rates)
+        cdef Py_ssize_t i, known, n = len(rates)
         if not 1 <= n <= self.num_sequences or len(limits) != n:
             raise ValueError(f"{n} rates, {len(limits)} limits of {self.num_sequences} sequences")
         for i in range(n):
             self.likely[i], self.further[i] = rates[i]
             self.limits[i] = limits[i]
-        self.choose(n, min(room, self.max_rows - self.num_sequences))
+        # What was measured says little of passes far wider, and to try one is dear.
+        known = max(FIRST_TRIAL, 2 * (self.last - self.num_sequences) + 1)
+        self.choose(n, min(room, known, self.max_rows - self.num_sequences))
         return [self.best[i] for i in range(n)]
 
     cdef double at(self, Py_ssize_t num_rows) noexcept nogil:
         cdef Py_ssize_t below = min(num_rows, self.last), above = num_rows
         cdef double first_ns = self.measured_ns[self.first], guess, slope
-        if num_rows <= self.first:
+        if self.first == 0 or num_rows <= self.first:
             return first_ns
         while self.measured_ns[below] == 0:
             below -= 1

@@ -28,8 +28,8 @@ FADING = 0.98  # of it all in a pass without drafts: a sequence that stood aside
 GUESS_WEIGHT = 3.0  # the proposer's likelihood counts as so many verified drafts
 
 # What drafting may lose against plain decoding, in its passes: trials are paid for, by gains too.
-LOSS = 0.007  # per pass
-FIRST_CREDIT = 1.0  # for the first trials
+LOSS = 0.005  # per pass
+FIRST_CREDIT = 4.0  # for the first trials, which meet cold memory
 MOST_CREDIT = 5.0  # of gains: what good text may pay for the next that is not
 
 

@@ -344,11 +344,34 @@ def test_a_cost_curve_follows_quick_passes_at_once_and_slow_ones_late():
     curve.measure(1, 3000)
     curve.measure(1, 1000)
     assert curve.ns(1) == 1000
+    for _ in range(20):
+        curve.measure(1, 1000)
     curve.measure(1, 9000)
     assert curve.ns(1) == pytest.approx(1050)
     for _ in range(100):
         curve.measure(1, 2000)
     assert curve.ns(1) == pytest.approx(2000, rel=0.01)
+
+
+def test_the_first_dear_pass_of_a_width_is_not_believed_alone():
+    curve = CostCurve(1, 16)
+    curve.measure(1, 1000)
+    guess = curve.ns(4)
+    curve.measure(4, 3000)
+    assert curve.ns(4) == pytest.approx((guess + 3000) / 2)
+    for _ in range(100):
+        curve.measure(4, 3000)
+    assert curve.ns(4) == pytest.approx(3000, rel=0.01)
+
+
+def test_no_trial_is_much_wider_than_what_was_measured():
+    curve, widths = CostCurve(1, 128), []
+    curve.measure(1, 1000)
+    for _ in range(4):
+        [width] = curve.paying([(0.99, 0.99)], [100], 127)
+        widths.append(width)
+        curve.measure(1 + width, 1000 + 10 * width)
+    assert widths == [3, 7, 15, 31]
 
 
 def test_a_device_without_a_clock_does_not_stop_the_engine():
@@ -364,13 +387,14 @@ def test_a_device_without_a_clock_does_not_stop_the_engine():
 
 def test_a_cost_curve_joins_what_was_measured():
     curve = CostCurve(1, 128)
+    assert curve.ns(1) == curve.ns(9) == 0
     curve.measure(1, 1000)
     assert curve.ns(1) == 1000 < curve.ns(2) < curve.ns(16) < 3000
-    curve.measure(5, 1800)
-    assert curve.ns(3) == pytest.approx(1400)
-    assert curve.ns(9) == pytest.approx(2600)
-    curve.measure(12, 1700)
-    assert curve.ns(16) > 1700 and curve.ns(10) == pytest.approx(1729, abs=1)
+    curve.measure(5, 1360)
+    assert curve.ns(3) == pytest.approx(1180)
+    assert curve.ns(9) == pytest.approx(1720)
+    curve.measure(12, 1500)
+    assert curve.ns(16) > 1500 and curve.ns(10) == pytest.approx(1460)
 
 
 def expected_tokens(rates, num_drafts):
