@@ -1,8 +1,8 @@
 cdef class CostCurve:
     cdef readonly Py_ssize_t num_sequences
     cdef readonly Py_ssize_t max_rows
-    cdef Py_ssize_t first  # least rows measured; 0: none
-    cdef Py_ssize_t last
+    cdef Py_ssize_t first  # least rows measured with drafts; 0: none
+    cdef Py_ssize_t last  # most
     cdef Py_ssize_t since_plain  # passes with drafts behind the last without
     cdef double *measured_ns  # [max_rows + 1] by number of rows; 0: never
     cdef Py_ssize_t *num_measured  # [max_rows + 1]

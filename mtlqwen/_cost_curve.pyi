@@ -20,8 +20,8 @@ class CostCurve:
         """A pass took so long. ValueError unless num_sequences <= num_rows <= max_rows."""
 
     def ns(self, num_rows: int) -> float:
-        """Between measured numbers of rows interpolated, beyond them as the curve rises so far; 0
-        before anything was measured.
+        """Between measured numbers of rows interpolated, beyond them as passes with drafts rise so
+        far; 0 before anything was measured.
         """
 
     def paying(

@@ -6,7 +6,7 @@ from libc.stdlib cimport calloc, free
 # slower one is averaged with those before it and with the guess that stood for it until then.
 cdef double RISE = 0.1  # least weight of a slower one
 cdef double HELD_UP = 1.5  # times what was known, as which it counts at most behind the first
-cdef double FIRST_SLOPE = 0.1  # guess of what a further row costs, of a pass without drafts
+cdef double FIRST_SLOPE = 0.1  # guess of what a draft costs, of a pass without any
 cdef double LEAST_GAIN = 1.02  # of expected tokens per time over plain decoding: less is noise
 cdef double LEAST_LIKELY = 0.05  # a draft less likely to count is not worth asking the price of
 
@@ -67,9 +67,12 @@ cdef class CostCurve:
             ns = known + max(RISE, 1.0 / (count + 2)) * (ns - known)
         self.measured_ns[num_rows] = ns
         self.num_measured[num_rows] = count + 1
-        self.since_plain = 0 if num_rows == self.num_sequences else self.since_plain + 1
-        self.first = min(self.first, num_rows) if self.first else num_rows
-        self.last = max(self.last, num_rows)
+        if num_rows == self.num_sequences:
+            self.since_plain = 0
+        else:
+            self.since_plain += 1
+            self.first = min(self.first, num_rows) if self.first else num_rows
+            self.last = max(self.last, num_rows)
 
     def ns(self, Py_ssize_t num_rows):
         return self.at(num_rows)
@@ -87,24 +90,34 @@ cdef class CostCurve:
         return [self.best[i] for i in range(n)]
 
     cdef double at(self, Py_ssize_t num_rows) noexcept nogil:
-        cdef Py_ssize_t below = min(num_rows, self.last), above = num_rows
-        cdef double first_ns = self.measured_ns[self.first], guess, slope
-        if self.first == 0 or num_rows <= self.first:
-            return first_ns
-        while self.measured_ns[below] == 0:
+        """Drafts cost a step, the drafter's block, and then so much a row."""
+        cdef Py_ssize_t first = self.first, last = self.last, below = num_rows, above = num_rows
+        cdef Py_ssize_t num_drafts = num_rows - self.num_sequences
+        cdef double *ns = self.measured_ns
+        cdef double plain = ns[self.num_sequences], slope
+        if first == 0:
+            return plain * (1 + FIRST_SLOPE * max(num_drafts, 0))
+        plain = plain if plain > 0 else ns[first]
+        slope = FIRST_SLOPE * plain
+        if num_drafts <= 0:
+            return plain
+        if num_rows < first:
+            above = first - self.num_sequences
+            return max(
+                plain + (ns[first] - plain) * num_drafts / above,
+                ns[first] - slope * (first - num_rows),
+            )
+        if num_rows > last:
+            if last > first:  # no row is nearly free, whatever was measured
+                slope = max((ns[last] - ns[first]) / (last - first), slope / 8)
+            return ns[last] + slope * (num_rows - last)
+        while ns[below] == 0:
             below -= 1
-        if num_rows <= self.last:
-            while self.measured_ns[above] == 0:
-                above += 1
-            if above == below:
-                return self.measured_ns[below]
-            slope = (self.measured_ns[above] - self.measured_ns[below]) / (above - below)
-        else:
-            guess = FIRST_SLOPE * first_ns
-            slope = guess
-            if below > self.first:  # no row is nearly free, whatever was measured
-                slope = max((self.measured_ns[below] - first_ns) / (below - self.first), guess / 8)
-        return self.measured_ns[below] + slope * (num_rows - below)
+        while ns[above] == 0:
+            above += 1
+        if above == below:
+            return ns[below]
+        return ns[below] + (ns[above] - ns[below]) * (num_rows - below) / (above - below)
 
     cdef void choose(self, Py_ssize_t num_drafting, Py_ssize_t room) noexcept nogil:
         """Takes the next draft where it is most likely to count, as long as that helps."""

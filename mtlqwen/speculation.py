@@ -30,7 +30,7 @@ GUESS_WEIGHT = 3.0  # the proposer's likelihood counts as so many verified draft
 # What drafting may lose against plain decoding, in its passes: trials are paid for, by gains too.
 LOSS = 0.005  # per pass
 FIRST_CREDIT = 4.0  # for the first trials, which meet cold memory
-MOST_CREDIT = 5.0  # of gains: what good text may pay for the next that is not
+MOST_CREDIT = 8.0  # of gains: what good text may pay for the next that is not
 
 
 class Proposer(Protocol):

@@ -392,9 +392,19 @@ def test_a_cost_curve_joins_what_was_measured():
     assert curve.ns(1) == 1000 < curve.ns(2) < curve.ns(16) < 3000
     curve.measure(5, 1360)
     assert curve.ns(3) == pytest.approx(1180)
-    assert curve.ns(9) == pytest.approx(1720)
+    assert curve.ns(9) == pytest.approx(1760)
     curve.measure(12, 1500)
-    assert curve.ns(16) > 1500 and curve.ns(10) == pytest.approx(1460)
+    assert curve.ns(10) == pytest.approx(1460)
+    assert curve.ns(19) == pytest.approx(1640)
+
+
+def test_the_price_of_drafting_at_all_does_not_make_further_drafts_dear():
+    curve = CostCurve(1, 128)
+    curve.measure(1, 1000)
+    for _ in range(100):
+        curve.measure(4, 2000)
+    assert curve.ns(3) == pytest.approx(1900, rel=0.01)
+    assert curve.ns(8) == pytest.approx(2400, rel=0.01)
 
 
 def expected_tokens(rates, num_drafts):
