@@ -29,6 +29,7 @@ from mtlqwen.speculation import MAX_DRAFTS, BlockDrafts
 MAX_BATCH = 8
 MAX_ROWS = MAX_BATCH * (1 + MAX_DRAFTS)  # of a pass
 PROMPT_TOKENS = 16
+MIN_ANSWERS = 4  # of a run at a width of its own choice: a short one is a matter of luck
 FIXED_ACCEPTANCE = 0.7  # with which passes of a fixed width are timed
 
 
@@ -117,7 +118,7 @@ class ForcedBench:
         shape = (MAX_BATCH, PROMPT_TOKENS)
         num_ids = min(NUM_COMMON_TOKENS, self.plain.runner.config.num_tokens)
         self._prompts = rng.integers(0, num_ids, shape).tolist()
-        self._answers: dict[int, list[list[int]]] = {}  # by batch
+        self._answers: list[list[int]] = []  # to each prompt
 
     @property
     def names(self) -> list[str]:
@@ -125,11 +126,13 @@ class ForcedBench:
 
     def auto_row(self, batch: int, percent: int) -> list[str]:
         """As the engine chooses the width."""
+        num_answers = max(batch, MIN_ANSWERS)
         with ExitStack() as stack:
-            runs = {"plain": partial(self.generate, self.plain, batch)}
+            runs = {"plain": partial(self.generate, self.plain, batch, num_answers)}
             for name in self.runners:
-                engine = stack.enter_context(closing(self.engine(name, batch, percent / 100)))
-                runs[name] = partial(self.generate, engine, batch)
+                engine = self.engine(name, num_answers, percent / 100)
+                stack.enter_context(closing(engine))
+                runs[name] = partial(self.generate, engine, batch, num_answers)
             rounds = alternate(runs, self._num_rounds)
         cells = [str(batch), str(percent), rate(rounds, "plain")]
         for name in self.runners:
@@ -139,7 +142,7 @@ class ForcedBench:
     def width_rows(
         self, batch: int, widths: Sequence[int], percents: Sequence[int]
     ) -> Iterator[list[str]]:
-        runs = {"plain": partial(self.generate, self.plain, batch)}
+        runs = {"plain": partial(self.generate, self.plain, batch, batch)}
         for width in widths:
             for name in self.runners:
                 runs[f"{name} {width}"] = partial(self._generate_once, name, batch, width)
@@ -153,20 +156,24 @@ class ForcedBench:
                 cells += [f"{cost:.2f}", *(f"{gain:.2f}" for gain in gains)]
             yield cells
 
-    def generate(self, engine: Engine, batch: int) -> Generation:
-        return generate(engine, self._prompts[:batch], self._num_tokens, batch=batch)
+    def generate(self, engine: Engine, batch: int, num_answers: int) -> Generation:
+        """To the first prompts, `batch` at once."""
+        return generate(engine, self._prompts[:num_answers], self._num_tokens, batch=batch)
 
     def _generate_once(self, name: str, batch: int, width: int) -> Generation:
         with closing(self.engine(name, batch, FIXED_ACCEPTANCE, width)) as engine:
-            return self.generate(engine, batch)
+            return self.generate(engine, batch, batch)
 
-    def engine(self, name: str, batch: int, acceptance: float, width: int | None = None) -> Engine:
+    def engine(
+        self, name: str, num_answers: int, acceptance: float, width: int | None = None
+    ) -> Engine:
         """One at a time over each runner."""
-        if batch not in self._answers:
-            self._answers[batch] = self.generate(self.plain, batch).answers
+        if not self._answers:
+            self._answers = self.generate(self.plain, MAX_BATCH, MAX_BATCH).answers
         runner = self.runners[name]
         block_rows = runner.drafter.block_size if runner.drafter else 0
-        drafts = ForcedDrafts(self._prompts[:batch], self._answers[batch], acceptance, block_rows)
+        prompts, answers = self._prompts[:num_answers], self._answers[:num_answers]
+        drafts = ForcedDrafts(prompts, answers, acceptance, block_rows)
         return Engine(runner, prefix_memory_bytes=0, drafts=drafts, draft_width=width)
 
 
