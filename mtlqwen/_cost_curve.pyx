@@ -102,10 +102,9 @@ cdef class CostCurve:
         if num_drafts <= 0:
             return plain
         if num_rows < first:
-            above = first - self.num_sequences
             return max(
-                plain + (ns[first] - plain) * num_drafts / above,
                 ns[first] - slope * (first - num_rows),
+                plain + (ns[first] - plain) * num_drafts / (first - self.num_sequences),
             )
         if num_rows > last:
             if last > first:  # no row is nearly free, whatever was measured
