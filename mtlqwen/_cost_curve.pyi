@@ -16,8 +16,11 @@ class CostCurve:
         should have no drafts.
         """
 
-    def measure(self, num_rows: int, ns: float) -> None:
-        """A pass took so long. ValueError unless num_sequences <= num_rows <= max_rows."""
+    def measure(self, num_rows: int, ns: float) -> float:
+        """A pass took so long. What of it counts: a pass that was held up does not in full.
+
+        ValueError unless num_sequences <= num_rows <= max_rows.
+        """
 
     def ns(self, num_rows: int) -> float:
         """Between measured numbers of rows interpolated, beyond them as passes with drafts rise so

@@ -59,13 +59,14 @@ cdef class CostCurve:
                 f"a pass of {num_rows} rows is not within {self.num_sequences} and {self.max_rows}"
             )
         cdef Py_ssize_t count = self.num_measured[num_rows]
-        cdef double known = self.at(num_rows)
+        cdef double known = self.at(num_rows), average
         ns = max(ns, 1)  # 0 stands for never, and is divided by
+        if count > 0:
+            ns = min(ns, HELD_UP * known)
+        average = ns
         if 0 < known < ns:
-            if count > 0:
-                ns = min(ns, HELD_UP * known)
-            ns = known + max(RISE, 1.0 / (count + 2)) * (ns - known)
-        self.measured_ns[num_rows] = ns
+            average = known + max(RISE, 1.0 / (count + 2)) * (ns - known)
+        self.measured_ns[num_rows] = average
         self.num_measured[num_rows] = count + 1
         if num_rows == self.num_sequences:
             self.since_plain = 0
@@ -73,6 +74,7 @@ cdef class CostCurve:
             self.since_plain += 1
             self.first = min(self.first, num_rows) if self.first else num_rows
             self.last = max(self.last, num_rows)
+        return ns
 
     def ns(self, Py_ssize_t num_rows):
         return self.at(num_rows)

@@ -28,8 +28,8 @@ FADING = 0.98  # of it all in a pass without drafts: a sequence that stood aside
 GUESS_WEIGHT = 3.0  # the proposer's likelihood counts as so many verified drafts
 
 # What drafting may lose against plain decoding, in its passes: trials are paid for, by gains too.
-LOSS = 0.005  # per pass
-FIRST_CREDIT = 4.0  # for the first trials, which meet cold memory
+LOSS = 0.006  # per pass
+FIRST_CREDIT = 6.0  # for the first trials, which meet cold memory
 MOST_CREDIT = 8.0  # of gains: what good text may pay for the next that is not
 
 
@@ -165,13 +165,14 @@ class Speculation:
         curve = self._curves.get(num_sequences)
         if curve is None:
             curve = self._curves[num_sequences] = CostCurve(num_sequences, self.pass_tokens)
-        if num_injected <= (1 + MAX_DRAFTS) * num_sequences:  # else: work of many passes
-            curve.measure(num_rows, ns)
+        if num_injected <= (1 + MAX_DRAFTS) * num_sequences:
+            cost = curve.measure(num_rows, ns)
+        else:  # work of many passes
+            cost = curve.ns(num_rows)
         if num_rows == num_sequences:
             gain = LOSS
         elif curve.has_plain:
-            gain = 1 + self._num_accepted / num_sequences
-            gain -= curve.ns(num_rows) / curve.ns(num_sequences)
+            gain = 1 + self._num_accepted / num_sequences - cost / curve.ns(num_sequences)
         else:
             gain = 0.0
         self._credit = min(self._credit + gain, MOST_CREDIT)

@@ -357,8 +357,9 @@ def test_the_first_dear_pass_of_a_width_is_not_believed_alone():
     curve = CostCurve(1, 16)
     curve.measure(1, 1000)
     guess = curve.ns(4)
-    curve.measure(4, 3000)
+    assert curve.measure(4, 3000) == 3000
     assert curve.ns(4) == pytest.approx((guess + 3000) / 2)
+    assert curve.measure(4, 30_000) == pytest.approx(1.5 * (guess + 3000) / 2)
     for _ in range(100):
         curve.measure(4, 3000)
     assert curve.ns(4) == pytest.approx(3000, rel=0.01)
