@@ -29,7 +29,7 @@ GUESS_WEIGHT = 3.0  # the proposer's likelihood counts as so many verified draft
 
 # What drafting may lose against plain decoding, in its passes: trials are paid for, by gains too.
 LOSS = 0.006  # per pass
-FIRST_CREDIT = 6.0  # for the first trials, which meet cold memory
+FIRST_CREDIT = 3.0  # for the first trials, which meet cold memory
 MOST_CREDIT = 8.0  # of gains: what good text may pay for the next that is not
 
 
