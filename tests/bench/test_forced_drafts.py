@@ -25,9 +25,9 @@ def bench():
 def test_drafts_are_right_as_often_as_forced_and_tokens_stay_the_plain_ones(
     bench, name, acceptance, per_pass
 ):
-    plain = bench.generate(bench.plain, 2)
+    plain = bench.generate(bench.plain, 2, 2)
     with closing(bench.engine(name, 2, acceptance, WIDTH)) as engine:
-        forced = bench.generate(engine, 2)
+        forced = bench.generate(engine, 2, 2)
         drafted = sum(engine.stats.drafted)
     assert forced.answers == plain.answers
     assert plain.num_rows / forced.num_rows == pytest.approx(per_pass, abs=0.1)
@@ -51,7 +51,7 @@ def test_the_drafter_runs_in_a_forced_pass_but_its_guesses_are_not_read(bench):
     runner.run = watched
     try:
         with closing(bench.engine("DFlash", 1, 0.7, WIDTH)) as engine:
-            bench.generate(engine, 1)
+            bench.generate(engine, 1, 1)
     finally:
         del runner.run
     assert len(ids) > NUM_TOKENS // (1 + WIDTH)
