@@ -11,7 +11,8 @@ SUFFIXES |= {".rs", ".go"}
 FOLDERS = ("mtlqwen", "shim", "kernels", "tests", "bench", "tools", "examples")
 MAX_LINES = 500
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
-ABSOLUTE_PATH = re.compile(r"[\"'\s](/home/|/Users/|/tmp/|/root/|/work/)")
+OWN_FOLDERS = ("home", "Users", "tmp", "root", "work")  # of one machine
+ABSOLUTE_PATH = re.compile(rf"[\"'\s]/({'|'.join(OWN_FOLDERS)})/")
 FILES = [
     path
     for folder in FOLDERS
